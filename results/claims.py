@@ -10,7 +10,7 @@ from lab.sweep.table import contrast, corrected, find_row, read_contrast
 LEVEL = 0.05
 # the losses that each row of a sweep needs: its seeds, without those that chose its rate or decay
 SEEDS = dict(base=12, size=8, batch=4, text=8, tokens=8, figure5_warm=4, figure6=5, figure6_vit=4, stable_start=4,
-             vit_parts=4, placements=8, starts=8, optimizers=8)
+             vit_parts=4, placements=8, starts=8, optimizers=8, ngpt=8, tokens_sgdw=4, ladder=3)
 
 
 class Claim(NamedTuple):
@@ -87,6 +87,14 @@ optimizers = [
     Claim('By Muon, HybridNorm is like Pre-LN', by('muon', 'hybrid'), 0, margin=EQUAL, predicted='0'),
     Claim('By Muon, DNT is better than Pre-LN', by('muon', 's5'), predicted='−0.05'),
     Claim('By Muon, Post-LN is worse than Pre-LN', by('muon', 'post'), 1, predicted='+0.09')]
+ngpt = [Claim('nGPT is within 0.03 of LLaMA, on the body of LLaMA', 'ngpt/arch=ngpt - ngpt/arch=llama', 0, margin=0.03,
+              predicted='0')]
+tokens_sgdw = [
+    *(Claim(f'After 16M bytes mSGDW costs {name}', f'tokens_sgdw/optim=sgdw,setting={name} - tokens/setting={name}', 1,
+            predicted=cost) for name, cost in (('DNT', '+0.02'), ('S1', '+0.10'))),
+    Claim('After 16M bytes mSGDW costs S1 with larger embeddings', gap('S1 large', 'tokens_sgdw'), 1, predicted='+0.06')]
+ladder = [Claim(f'At 3.1M parameters {name} is better than Pre-LN', f'ladder/size=3.1M,arch={arch} - ladder/size=3.1M,arch=pre',
+                predicted=lead) for name, arch, lead in (('DNT', 's5', '−0.035'), ('value_residual', 'value_residual', '−0.03'))]
 
 # figures of the papers
 figure6 = [Claim(f'S{a} is better than S{b}' if sign else f'S{a} and S{b} are equal',
@@ -134,8 +142,9 @@ def blockwise(sweep, lr):
 
 
 # the runs of figure5.py were known when the claims on figure5_warm.py were written
-FAMILIES = dict(dnt=dnt, starts=starts, optimizers=optimizers, figure6=figure6, figure6_vit=figure6_vit,
-                stable_start=stable_start, vit_parts=vit_parts, figure5_warm=blockwise('figure5_warm', 'ramp'))
+FAMILIES = dict(dnt=dnt, starts=starts, optimizers=optimizers, ngpt=ngpt, tokens_sgdw=tokens_sgdw, ladder=ladder,
+                figure6=figure6, figure6_vit=figure6_vit, stable_start=stable_start, vit_parts=vit_parts,
+                figure5_warm=blockwise('figure5_warm', 'ramp'))
 
 
 # ----------------------------------------------------------------------------- verdicts

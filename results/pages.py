@@ -26,7 +26,7 @@ from results.claims import SEEDS, Claim, by, gap, growth, lead, started, test, t
 from results.pictures import OPTIMS, forest, matrix, tolerance  # noqa: E402
 
 SWEEPS = [*SEEDS, 'figure5', 'decay', 'brackets', 'tolerance']
-PREDICTED = ('starts', 'optimizers')        # sweeps of our own, with numbers that were written down before their runs
+PREDICTED = ('starts', 'optimizers', 'ngpt', 'tokens_sgdw', 'ladder')       # sweeps with numbers written down before their runs
 MARKS = dict(supported='🟢', equal='🟢', contradicted='🔴')         # by the first word of a verdict
 
 
@@ -50,11 +50,16 @@ def markdown(table):
 
 
 def claim_table(verdicts, columns=('claim', 'in the paper', 'difference', 'seeds', 'p', 'verdict')):
-    lines = [{'claim': claim.text, 'in the paper': claim.paper, 'predicted': claim.predicted,
+    lines = [{'claim': claim.text, 'in the paper': claim.paper, 'predicted': claim.predicted + ', missed' * is_missed(claim, e),
               'difference': interval(e) if e and e.n else '–',
               'seeds': str(e.n if e else 0), 'p': '–' if p != p else '< 0.001' if p < 0.001 else f'{p:.2g}',
               'verdict': f'{MARKS.get(re.match("[a-z]+", text)[0], "⚪")} {text}'} for claim, e, p, text in verdicts]
     return markdown(pd.DataFrame(lines)[[*columns]])
+
+
+def is_missed(claim, e):
+    """Return whether the interval leaves out the number that was predicted."""
+    return bool(claim.predicted and e and e.low == e.low) and not e.low <= float(claim.predicted.replace('−', '-')) <= e.high
 
 
 def count(verdicts):
@@ -66,7 +71,7 @@ def count(verdicts):
 def section(sweep, verdicts):
     """Return the command that prints a sweep's table and the differences of its claims, its table, and its claims."""
     if not sweep.rows:
-        return 'No run yet.'
+        return f'`{sweep.name}.py` has no run yet.'
     own = [claim.contrast.replace(f'{sweep.name}/', '') for family in verdicts.values() for claim, e, *_ in family
            if e and {*re.findall(r'(\w+)/', claim.contrast)} == {sweep.name}]
     contrasts = " --contrast='\n        " + ';\n        '.join(own) + "'" if own else ''
@@ -315,7 +320,7 @@ def build():
     verdicts, placements = test_all(sweeps), sweeps['placements']
     leads, losses = by_optimizer(sweeps)
     missing = {name: number for name in SEEDS if (number := sweeps[name].missing())}
-    shown = [*verdicts['starts'], *verdicts['optimizers'], *verdicts['dnt']]
+    shown = [verdict for name in (*PREDICTED, 'dnt') for verdict in verdicts[name]]
     others = [verdict for name, family in verdicts.items() for verdict in family if verdict not in shown]
     paragraphs, size_and_time = answer(sweeps)
     blocks = dict(
