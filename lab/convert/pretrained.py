@@ -136,7 +136,7 @@ def read_model(name):
     family = 'gpt2' if name in OPENAI_MODELS else config.get('model_type')
     if family not in FAMILIES:
         raise ValueError(f"{name!r} is neither one of {', '.join(OPENAI_MODELS)}, nor the folder or checkpoint of a run, nor "
-                         f"nanoGPT's ckpt.pt, nor the folder of a model whose model_type is {', '.join(FAMILIES)} ; train.py's "
+                         f"nanoGPT's ckpt.pt, nor the folder of a model whose model_type is {', '.join(FAMILIES)}; train.py's "
                          f'init_from may also be scratch, resume or auto')
     return read_hugging_face(name, family)
 
