@@ -192,6 +192,15 @@ def correlations(leads):
     return f'Rank correlation: {"; ".join(lines)}.'.replace('-', '−')
 
 
+def spreads(sweep):
+    """Return a table of the lowest and highest test loss of each placement's seeds, by each optimizer."""
+    rows = {(row.labels['optim'], row.labels['arch']): row.losses() for row in sweep.rows}
+    return markdown(pd.DataFrame([
+        {'placement': f'`{arch}`', **{OPTIMS[optim]: f'{losses.min():.3f} to {losses.max():.3f}' if len(
+            losses := rows.get((optim, arch), ())) >= SEEDS['optimizers'] else 'not run' for optim in [*OPTIMS][1:]}}
+        for arch in ('pre', *OTHERS)]))
+
+
 NAMED = {       # config/arch/ → name, InputNorm, Pre (attention, FFN), QK, Mid, Post, norm
     's4': ('S4', 'yes', 'yes, yes', 'yes', 'yes', '', 'RMSNorm'),
     's5': ('S5 = DNT', 'yes', 'yes, no', 'yes', 'yes', '', 'RMSNorm'),
@@ -230,8 +239,8 @@ norms in the same places, and S1 − `llama` is {s1_llama}. If S1 starts by GPT-
 difference was the start. DNT is {s5_started:.3f} worse by GPT-2's start, and still better than Pre-LN. By Xavier's start
 Pre-LN is {pre_started:.3f} worse and Peri-LN {peri_started:.3f} better, so that there Peri-LN leads.
 
-**How much of it is the optimizer?** By Muon, DNT − Pre-LN is {muon_s5}, Post-LN is {muon_post:.2f} worse than Pre-LN, and
-`value_residual` {muon_value:.2f} better. By Lion, HybridNorm is {lion_hybrid:.2f} and Post-LN {lion_post:.2f} worse than
+**How much of it is the optimizer?** By Muon, DNT − Pre-LN is {muon_s5}, as its seeds spread over {muon_spread:.2f}; Post-LN is
+{muon_post:.2f} worse than Pre-LN, and `value_residual` {muon_value:.2f} better. By Lion, HybridNorm is {lion_hybrid:.2f} and Post-LN {lion_post:.2f} worse than
 Pre-LN. Muon itself gives Pre-LN {muon:.2f}. Momentum SGD costs DNT {sgdw_s5:.2f} and S1
 {sgdw_s1:.2f}; larger embeddings alone bring S1 to {sgdw_large:.2f}. Larger models are untested.
 """
@@ -261,6 +270,8 @@ def answer(sweeps):
             - find_row(sweeps['tokens'].rows, 'setting=Pre').losses().mean()) / math.log(7812 / 2200)
     numbers['muon'] = find_row(sweeps['placements'].rows, 'optim=adamw,arch=pre').losses().mean() - find_row(
         sweeps['optimizers'].rows, 'optim=muon,arch=pre').losses().mean()
+    of_dnt = find_row(sweeps['optimizers'].rows, 'optim=muon,arch=s5').losses()
+    numbers['muon_spread'] = of_dnt.max() - of_dnt.min()
     numbers['tokens'] = math.exp(abs(difference(lead('DNT', 'Pre'), sweeps).mean) / fall)
     time = times()
     slower = time.loc['optim=adamw,arch=s5'] / time.loc['optim=adamw,arch=pre']
@@ -326,7 +337,7 @@ def build():
     blocks = dict(
         answer=paragraphs, size_and_time=size_and_time, ranking=ranking(placements), one_seed=one_seed(placements),
         named=named(sweeps),
-        archs=archs(), correlations=correlations(leads), exploratory=exploratory(sweeps),
+        archs=archs(), correlations=correlations(leads), spreads=spreads(sweeps['optimizers']), exploratory=exploratory(sweeps),
         tolerances=tolerances(sweeps['tolerance']), welch=plain_welch(verdicts),
         batch='With 3.2 nats a byte as the limit no run of S1 by mSGDW counts as diverged, and the claim on the batch has the '
               f'difference {interval(difference(growth("S1"), {"batch": Sweep("batch", diverged_loss=3.2)}))}.',
