@@ -239,10 +239,12 @@ norms in the same places, and S1 − `llama` is {s1_llama}. If S1 starts by GPT-
 difference was the start. DNT is {s5_started:.3f} worse by GPT-2's start, and still better than Pre-LN. By Xavier's start
 Pre-LN is {pre_started:.3f} worse and Peri-LN {peri_started:.3f} better, so that there Peri-LN leads.
 
-**How much of it is the optimizer?** By Muon, DNT − Pre-LN is {muon_s5}, as its seeds spread over {muon_spread:.2f};
-Post-LN is {muon_post:.2f} worse than Pre-LN, and `value_residual` {muon_value:.2f} better. By Lion, HybridNorm is
-{lion_hybrid:.2f} and Post-LN {lion_post:.2f} worse than Pre-LN. Muon itself gives Pre-LN {muon:.2f}. Momentum SGD costs DNT
-{sgdw_s5:.2f} and S1 {sgdw_s1:.2f}; larger embeddings alone bring S1 to {sgdw_large:.2f}. Larger models are untested.
+**How much of it is the optimizer?** By momentum SGD, DNT is {sgdw_lead:.2f} better than Pre-LN, and HybridNorm and
+`value_residual` {sgdw_value:.2f}. By Muon, DNT − Pre-LN is {muon_s5}, as its seeds spread over {muon_spread:.2f}; Post-LN is
+{muon_post:.2f} worse than Pre-LN, and `value_residual` {muon_value:.2f} better. By Lion, Pre-LN is the best of those that
+ended: S1 and HybridNorm are {lion_hybrid:.2f} worse, and Post-LN {lion_post:.2f}. Muon itself gives Pre-LN {muon:.2f}.
+Momentum SGD costs DNT {sgdw_s5:.2f} and S1 {sgdw_s1:.2f}; larger embeddings alone bring S1 to {sgdw_large:.2f}. Larger
+models are untested.
 """
 SIZE = """
 By AdamW, with rates chosen by seed 1 alone, DNT's lead over Pre-LN is {base:.3f} at 0.2M parameters, {size:.3f} at 0.5M,
@@ -261,6 +263,7 @@ def answer(sweeps):
         s1_llama=placement('s1', 'llama'), s1_started=started('s1', 'gpt2', 'llama'), s5_started=started('s5', 'gpt2', 's5'),
         pre_started=started('pre', 'xavier', 'pre'), peri_started=started('peri', 'xavier', 'peri'), muon_s5=by('muon', 's5'),
         muon_post=by('muon', 'post'), muon_value=by('muon', 'value_residual'),
+        sgdw_lead=by('sgdw', 's5'), sgdw_value=by('sgdw', 'value_residual'),
         lion_hybrid=by('lion', 'hybrid'), lion_post=by('lion', 'post'),
         sgdw_s5=gap('DNT'), sgdw_s1=gap('S1'), sgdw_large=gap('S1 large'))
     found = {name: difference(text, sweeps) for name, text in texts.items()}
