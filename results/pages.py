@@ -50,16 +50,16 @@ def markdown(table):
 
 
 def claim_table(verdicts, columns=('claim', 'in the paper', 'difference', 'seeds', 'p', 'verdict')):
-    lines = [{'claim': claim.text, 'in the paper': claim.paper, 'predicted': claim.predicted + ', missed' * is_missed(claim, e),
-              'difference': interval(e) if e and e.n else '–',
+    lines = [{'claim': claim.text, 'in the paper': claim.paper,
+              'predicted': claim.predicted + ', missed' * is_missed(claim, e, p), 'difference': interval(e) if e and e.n else '–',
               'seeds': str(e.n if e else 0), 'p': '–' if p != p else '< 0.001' if p < 0.001 else f'{p:.2g}',
               'verdict': f'{MARKS.get(re.match("[a-z]+", text)[0], "⚪")} {text}'} for claim, e, p, text in verdicts]
     return markdown(pd.DataFrame(lines)[[*columns]])
 
 
-def is_missed(claim, e):
-    """Return whether the interval leaves out the number that was predicted."""
-    return bool(claim.predicted and e and e.low == e.low) and not e.low <= float(claim.predicted.replace('−', '-')) <= e.high
+def is_missed(claim, e, p):
+    """Return whether all runs of a claim have ended, and the interval leaves out the number that was predicted."""
+    return bool(claim.predicted) and p == p and not e.low <= float(claim.predicted.replace('−', '-')) <= e.high
 
 
 def count(verdicts):
@@ -239,10 +239,10 @@ norms in the same places, and S1 − `llama` is {s1_llama}. If S1 starts by GPT-
 difference was the start. DNT is {s5_started:.3f} worse by GPT-2's start, and still better than Pre-LN. By Xavier's start
 Pre-LN is {pre_started:.3f} worse and Peri-LN {peri_started:.3f} better, so that there Peri-LN leads.
 
-**How much of it is the optimizer?** By momentum SGD, DNT is {sgdw_lead:.2f} better than Pre-LN, and HybridNorm and
-`value_residual` {sgdw_value:.2f}. By Muon, DNT − Pre-LN is {muon_s5}, as its seeds spread over {muon_spread:.2f}; Post-LN is
-{muon_post:.2f} worse than Pre-LN, and `value_residual` {muon_value:.2f} better. By Lion, Pre-LN is the best of those that
-ended: S1 and HybridNorm are {lion_hybrid:.2f} worse, and Post-LN {lion_post:.2f}. Muon itself gives Pre-LN {muon:.2f}.
+**How much of it is the optimizer?** By momentum SGD, DNT is {sgdw_lead:.2f} better than Pre-LN, HybridNorm {sgdw_hybrid:.2f}
+and `value_residual` {sgdw_value:.2f}. By Muon, DNT − Pre-LN is {muon_s5}, and DNT's seeds spread over {muon_spread:.2f};
+Post-LN is {muon_post:.2f} worse than Pre-LN, and `value_residual` {muon_value:.2f} better. By Lion, HybridNorm is
+{lion_hybrid:.2f}, S1 {lion_s1:.2f} and Post-LN {lion_post:.2f} worse than Pre-LN. Muon itself gives Pre-LN {muon:.2f}.
 Momentum SGD costs DNT {sgdw_s5:.2f} and S1 {sgdw_s1:.2f}; larger embeddings alone bring S1 to {sgdw_large:.2f}. Larger
 models are untested.
 """
@@ -263,8 +263,8 @@ def answer(sweeps):
         s1_llama=placement('s1', 'llama'), s1_started=started('s1', 'gpt2', 'llama'), s5_started=started('s5', 'gpt2', 's5'),
         pre_started=started('pre', 'xavier', 'pre'), peri_started=started('peri', 'xavier', 'peri'), muon_s5=by('muon', 's5'),
         muon_post=by('muon', 'post'), muon_value=by('muon', 'value_residual'),
-        sgdw_lead=by('sgdw', 's5'), sgdw_value=by('sgdw', 'value_residual'),
-        lion_hybrid=by('lion', 'hybrid'), lion_post=by('lion', 'post'),
+        sgdw_lead=by('sgdw', 's5'), sgdw_hybrid=by('sgdw', 'hybrid'), sgdw_value=by('sgdw', 'value_residual'),
+        lion_hybrid=by('lion', 'hybrid'), lion_s1=by('lion', 's1'), lion_post=by('lion', 'post'),
         sgdw_s5=gap('DNT'), sgdw_s1=gap('S1'), sgdw_large=gap('S1 large'))
     found = {name: difference(text, sweeps) for name, text in texts.items()}
     numbers = {name: interval(e) if name in ('s1_llama', 's1_started', 'muon_s5') else abs(e.mean) for name, e in found.items()}

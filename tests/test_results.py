@@ -12,7 +12,7 @@ from helpers import ROOT, run_here
 from scipy.stats import false_discovery_control, ttest_ind
 
 from lab.sweep.plan import read_sweep, rows_of_file
-from lab.sweep.table import Tuning, moderate, read_csv, rows_of, runs_of
+from lab.sweep.table import Estimate, Tuning, moderate, read_csv, rows_of, runs_of
 from results import claims, pages
 from results.claims import Claim
 
@@ -120,3 +120,10 @@ def test_the_decays_and_rates_of_the_plan_are_those_with_the_lowest_validation_l
     exec((ROOT / 'config' / 'base' / 'tuned.py').read_text(encoding='utf-8'), tuned)
     assert {(optim, setting): values for optim, rows in tuned['_tuned'].items() for setting, values in rows.items()} == {
         (run.optim, run.setting): (float(run.weight_decay), float(run.learning_rate)) for run in runs.itertuples()}
+
+
+def test_a_prediction_is_missed_once_its_runs_have_ended():
+    claim = Claim('A', 'a - b', predicted='−0.05')
+    for low, high, p, missed in (-0.04, 0.04, 0.9, True), (-0.06, 0.04, 0.9, False), (-0.04, 0.04, math.nan, False):
+        verdict = claims.Verdict(claim, Estimate(0.0, low, high, 0.9, 8), p, 'open')
+        assert ('missed' in pages.claim_table([verdict], ('predicted',))) == missed
