@@ -93,8 +93,11 @@ tokens_sgdw = [
     *(Claim(f'After 16M bytes mSGDW costs {name}', f'tokens_sgdw/optim=sgdw,setting={name} - tokens/setting={name}', 1,
             predicted=cost) for name, cost in (('DNT', '+0.02'), ('S1', '+0.10'))),
     Claim('After 16M bytes mSGDW costs S1 with larger embeddings', gap('S1 large', 'tokens_sgdw'), 1, predicted='+0.06')]
-ladder = [Claim(f'At 3.1M parameters {name} is better than Pre-LN', f'ladder/size=3.1M,arch={arch} - ladder/size=3.1M,arch=pre',
-                predicted=lead) for name, arch, lead in (('DNT', 's5', '−0.035'), ('value_residual', 'value_residual', '−0.03'))]
+ladder = [Claim(f'At {size} parameters {name} is better than Pre-LN',
+                f'ladder/size={size},arch={arch} - ladder/size={size},arch=pre', predicted=lead)
+          for size, name, arch, lead in (
+              ('0.7M', 'DNT', 's5', '−0.045'), ('0.7M', 'value_residual', 'value_residual', '−0.035'),
+              ('3.1M', 'DNT', 's5', '−0.035'), ('3.1M', 'value_residual', 'value_residual', '−0.03'))]
 
 # figures of the papers
 figure6 = [Claim(f'S{a} is better than S{b}' if sign else f'S{a} and S{b} are equal',
