@@ -23,7 +23,7 @@ from lab.sweep.plan import read_sweep, rows_of_file  # noqa: E402
 from lab.sweep.table import Results, contrast, find_row, interval, key_of  # noqa: E402
 from lab.sweep.table import tolerance as width_of  # noqa: E402
 from results.claims import SEEDS, Claim, by, gap, growth, lead, started, test, test_all  # noqa: E402
-from results.pictures import OPTIMS, forest, matrix, tolerance  # noqa: E402
+from results.pictures import OPTIMS, forest, ladder, matrix, tolerance  # noqa: E402
 
 SWEEPS = [*SEEDS, 'figure5', 'decay', 'brackets', 'tolerance']
 PREDICTED = ('starts', 'optimizers', 'ngpt', 'tokens_sgdw', 'ladder')       # sweeps with numbers written down before their runs
@@ -159,21 +159,36 @@ def exploratory(sweeps):
         for what, texts in EXPLORATORY.items() for where, text in texts.items()]))
 
 
+def leads_over_pre(sweep, archs, **labels):
+    """Return {placement: Estimate of its loss minus that of pre}, of the rows with these labels, and the mean loss of pre. A row
+    without all its seeds has None."""
+    rows = {row.labels['arch']: row for row in sweep.rows
+            if labels.items() <= row.labels.items() and len(row.losses()) >= SEEDS[sweep.name]}
+    pre = rows.get('pre')
+    return ({arch: contrast({rows[arch]: 1, pre: -1}) if pre and arch in rows else None for arch in archs},
+            pre and pre.losses().mean())
+
+
 OTHERS = ('value_residual', 's5', 'hybrid', 'post', 's1', 'peri')      # the placements of optimizers.py, beside pre
 
 
 def by_optimizer(sweeps):
-    """Return {optimizer: {placement: Estimate of its loss minus that of pre}} for rows with all their seeds, and {optimizer: loss
-    of pre}."""
-    leads, losses = {}, {}
-    for optim in OPTIMS:
-        sweep = 'placements' if optim == 'adamw' else 'optimizers'
-        rows = {row.labels['arch']: row for row in sweeps[sweep].rows
-                if row.labels['optim'] == optim and len(row.losses()) >= SEEDS[sweep]}
-        if 'pre' in rows:
-            leads[optim] = {arch: contrast({rows[arch]: 1, rows['pre']: -1}) if arch in rows else None for arch in OTHERS}
-            losses[optim] = rows['pre'].losses().mean()
-    return leads, losses
+    """Return {optimizer: {placement: its lead}} and {optimizer: loss of pre}, of the optimizers that have pre."""
+    found = {optim: leads_over_pre(sweeps['placements' if optim == 'adamw' else 'optimizers'], OTHERS, optim=optim)
+             for optim in OPTIMS}
+    return tuple({optim: pair[i] for optim, pair in found.items() if pair[1]} for i in (0, 1))
+
+
+RUNGS = {'0.2M parameters,\n4 blocks, 4.5M bytes': ('placements', dict(optim='adamw')),
+         '0.7M parameters,\n6 blocks, 14M bytes': ('ladder', dict(size='0.7M')),
+         '3.1M parameters,\n10 blocks, 49M bytes': ('ladder', dict(size='3.1M'))}
+
+
+def by_size(sweeps):
+    """Return {size: {placement: its lead}} of the sizes that have pre."""
+    found = {size: leads_over_pre(sweeps[name], ('value_residual', 's5', 'peri'), **labels)
+             for size, (name, labels) in RUNGS.items()}
+    return {size: leads for size, (leads, loss) in found.items() if loss}
 
 
 def correlations(leads):
@@ -351,7 +366,7 @@ def build():
     pages = [HERE / 'README.md', HERE / 'claims.md', ROOT / 'README.md', ROOT / 'docs' / 'placements.md']
     with matplotlib.rc_context(STYLE):
         figures = dict(forest=forest(placements, SEEDS['placements']), matrix=matrix(leads, losses),
-                       tolerance=tolerance(sweeps['tolerance']))
+                       ladder=ladder(by_size(sweeps)), tolerance=tolerance(sweeps['tolerance']))
     return {path: fill(path, blocks) for path in pages}, figures
 
 
