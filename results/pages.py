@@ -23,7 +23,7 @@ from lab.sweep.plan import read_sweep, rows_of_file  # noqa: E402
 from lab.sweep.table import Results, contrast, find_row, interval, key_of  # noqa: E402
 from lab.sweep.table import tolerance as width_of  # noqa: E402
 from results.claims import SEEDS, Claim, by, gap, growth, lead, started, test, test_all  # noqa: E402
-from results.pictures import OPTIMS, forest, ladder, matrix, tolerance  # noqa: E402
+from results.pictures import OPTIMS, forest, lines, matrix, tolerance  # noqa: E402
 
 SWEEPS = [*SEEDS, 'figure5', 'decay', 'brackets', 'tolerance']
 PREDICTED = ('starts', 'optimizers', 'ngpt', 'tokens_sgdw', 'ladder')       # sweeps with numbers written down before their runs
@@ -191,6 +191,19 @@ def by_size(sweeps):
     return {size: leads for size, (leads, loss) in found.items() if loss}
 
 
+def by_start(sweeps):
+    """Return {whose start: {placement: its mean loss}} of the placements that have both."""
+    groups = {'GPT-2’s start': {}, 'Xavier’s start': {}}
+    for arch in 'pre', 'peri', 's1', 's5':
+        own = find_row(sweeps['placements'].rows, f'optim=adamw,arch={arch}')
+        other = next(row for row in sweeps['starts'].rows if row.labels['arch'] == arch)
+        by = dict.fromkeys(groups, own)
+        by['Xavier’s start' if other.labels['start'] == 'xavier' else 'GPT-2’s start'] = other
+        for start, row in by.items():
+            groups[start][arch] = contrast({row: 1})
+    return groups
+
+
 def correlations(leads):
     """Return a line on how alike each two optimizers with all their rows rank the placements: Spearman's correlation of their
     leads, pre's 0 among them, and the interval that holds 95% of 10,000 draws of the leads from their t-distributions."""
@@ -252,7 +265,8 @@ the tokens.
 **How much of this is the start?** S1 to S5 start by Xavier's rule, and most others by GPT-2's. S1 and `llama` have the same
 norms in the same places, and S1 − `llama` is {s1_llama}. If S1 starts by GPT-2's rule, it is {s1_started}, so most of the
 difference was the start. DNT is {s5_started:.3f} worse by GPT-2's start, and still better than Pre-LN. By Xavier's start
-Pre-LN is {pre_started:.3f} worse and Peri-LN {peri_started:.3f} better, so that there Peri-LN leads.
+Pre-LN is {pre_started:.3f} worse and Peri-LN {peri_started:.3f} better, and there Peri-LN − Pre-LN is {peri_pre}
+([picture](claims.md#what-is-a-start-worth)).
 
 **How much of it is the optimizer?** By momentum SGD, DNT is {sgdw_lead:.2f} better than Pre-LN, HybridNorm {sgdw_hybrid:.2f}
 and `value_residual` {sgdw_value:.2f}. By Muon, DNT − Pre-LN is {muon_s5}, and DNT's seeds spread over {muon_spread:.2f};
@@ -276,13 +290,15 @@ def answer(sweeps):
         base=lead('DNT', 'Pre'), size=lead('DNT', 'Pre', 'size/'), longer=lead('DNT', 'Pre', 'tokens/'),
         english=lead('DNT', 'Pre', 'text/'),
         s1_llama=placement('s1', 'llama'), s1_started=started('s1', 'gpt2', 'llama'), s5_started=started('s5', 'gpt2', 's5'),
-        pre_started=started('pre', 'xavier', 'pre'), peri_started=started('peri', 'xavier', 'peri'), muon_s5=by('muon', 's5'),
+        pre_started=started('pre', 'xavier', 'pre'), peri_started=started('peri', 'xavier', 'peri'),
+        peri_pre='starts/optim=adamw,arch=peri,start=xavier - starts/optim=adamw,arch=pre,start=xavier', muon_s5=by('muon', 's5'),
         muon_post=by('muon', 'post'), muon_value=by('muon', 'value_residual'),
         sgdw_lead=by('sgdw', 's5'), sgdw_hybrid=by('sgdw', 'hybrid'), sgdw_value=by('sgdw', 'value_residual'),
         lion_hybrid=by('lion', 'hybrid'), lion_s1=by('lion', 's1'), lion_post=by('lion', 'post'),
         sgdw_s5=gap('DNT'), sgdw_s1=gap('S1'), sgdw_large=gap('S1 large'))
     found = {name: difference(text, sweeps) for name, text in texts.items()}
-    numbers = {name: interval(e) if name in ('s1_llama', 's1_started', 'muon_s5') else abs(e.mean) for name, e in found.items()}
+    with_interval = ('s1_llama', 's1_started', 'peri_pre', 'muon_s5')
+    numbers = {name: interval(e) if name in with_interval else abs(e.mean) for name, e in found.items()}
     # how many times the tokens Pre-LN would need for DNT's loss, if its loss falls with log tokens as from 4.5M to 16M bytes
     fall = (find_row(sweeps['base'].rows, 'optim=adamw,setting=Pre').losses().mean()
             - find_row(sweeps['tokens'].rows, 'setting=Pre').losses().mean()) / math.log(7812 / 2200)
@@ -366,7 +382,9 @@ def build():
     pages = [HERE / 'README.md', HERE / 'claims.md', ROOT / 'README.md', ROOT / 'docs' / 'placements.md']
     with matplotlib.rc_context(STYLE):
         figures = dict(forest=forest(placements, SEEDS['placements']), matrix=matrix(leads, losses),
-                       ladder=ladder(by_size(sweeps)), tolerance=tolerance(sweeps['tolerance']))
+                       crossed=lines(by_start(sweeps), 'test loss (nats a byte)'), tolerance=tolerance(sweeps['tolerance']),
+                       ladder=lines(by_size(sweeps), 'test loss − Pre-LN (nats a byte)'))
+        figures['ladder'].axes[0].axhline(0, color='gray', lw=0.8)
     return {path: fill(path, blocks) for path in pages}, figures
 
 

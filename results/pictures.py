@@ -60,19 +60,18 @@ def matrix(leads, losses):
     return figure
 
 
-def ladder(leads):
-    """Draw each placement's test loss minus that of `pre`, with its 95% interval, at each size. `leads`: {size: {placement:
-    Estimate}}, ascending. Placements of a size stand side by side, and the lines between sizes only guide the eye."""
+def lines(groups, ylabel):
+    """Draw each placement's Estimates with their 95% intervals, side by side in each group, joined by lines that only guide the
+    eye. `groups`: {name: {placement: Estimate}}, with the same placements in the same order."""
     figure = Figure((FULL * 0.6, 2.6), layout='constrained')
     ax = figure.subplots()
-    ax.axhline(0, color='gray', lw=0.8)
-    archs = list(next(iter(leads.values())))
+    archs = list(next(iter(groups.values())))
     for i, arch in enumerate(archs):
-        points = [(x + 0.08 * (i - (len(archs) - 1) / 2), of[arch]) for x, of in enumerate(leads.values()) if of.get(arch)]
+        points = [(x + 0.08 * (i - (len(archs) - 1) / 2), of[arch]) for x, of in enumerate(groups.values()) if of[arch]]
         ax.errorbar([x for x, _ in points], [e.mean for _, e in points], fmt=MARKERS[i] + '-', color=COLORS[i], capsize=2, lw=0.8,
                     yerr=[[e.mean - e.low for _, e in points], [e.high - e.mean for _, e in points]], label=NAMES.get(arch, arch))
-    ax.set_xticks(range(len(leads)), list(leads))
-    ax.set(xlim=(-0.4, len(leads) - 0.6), ylabel='test loss − Pre-LN (nats a byte)')
+    ax.set_xticks(range(len(groups)), list(groups))
+    ax.set(xlim=(-0.4, len(groups) - 0.6), ylabel=ylabel)
     ax.legend()
     return figure
 
