@@ -217,7 +217,7 @@ def correlations(leads):
             drawn.append(np.pad(noise, ((0, 0), (1, 0))) + found[-1])
         low, high = np.quantile([spearmanr(x, y)[0] for x, y in zip(*drawn)], [0.025, 0.975])
         lines.append(f'{OPTIMS[a]} and {OPTIMS[b]} {spearmanr(*found)[0]:.2f} [{low:.2f}, {high:.2f}]')
-    return f'Rank correlations of {len(OTHERS) + 1} placements: {"; ".join(lines)}.'.replace('-', '−')
+    return wrapped(f'Rank correlations of {len(OTHERS) + 1} placements: {"; ".join(lines)}.').replace('-', '−')
 
 
 def spreads(sweep):
@@ -270,10 +270,10 @@ Pre-LN is {pre_started:.3f} worse and Peri-LN {peri_started:.3f} better, and the
 
 **How much of it is the optimizer?** By momentum SGD, DNT is {sgdw_lead:.2f} better than Pre-LN, HybridNorm {sgdw_hybrid:.2f}
 and `value_residual` {sgdw_value:.2f}; Peri-LN is {sgdw_peri:.2f} worse. By Lion, DNT is {lion_s5:.2f} better; HybridNorm is
-{lion_hybrid:.2f}, S1 {lion_s1:.2f}, Post-LN {lion_post:.2f} and `value_residual` {lion_value:.2f} worse. By Muon, DNT − Pre-LN
-is {muon_s5}, and DNT's seeds spread over {muon_spread:.2f}; Post-LN is {muon_post:.2f} worse than Pre-LN, and
-`value_residual` {muon_value:.2f} better. Muon itself gives Pre-LN {muon:.2f}. Momentum SGD costs DNT {sgdw_s5:.2f} and S1
-{sgdw_s1:.2f}; larger embeddings alone bring S1 to {sgdw_large:.2f}. Larger models are untested.
+{lion_hybrid:.2f}, S1 {lion_s1:.2f}, Post-LN {lion_post:.2f}, Peri-LN {lion_peri:.2f} and `value_residual` {lion_value:.2f}
+worse. By Muon, DNT − Pre-LN is {muon_s5}, and DNT's seeds spread over {muon_spread:.2f}; Post-LN is {muon_post:.2f} worse than
+Pre-LN, and `value_residual` {muon_value:.2f} better. Muon itself gives Pre-LN {muon:.2f}. Momentum SGD costs DNT {sgdw_s5:.2f}
+and S1 {sgdw_s1:.2f}; larger embeddings alone bring S1 to {sgdw_large:.2f}. Larger models are untested.
 """
 SIZE = """
 By AdamW, with rates chosen by seed 1 alone, DNT's lead over Pre-LN is {base:.3f} at 0.2M parameters, {size:.3f} at 0.5M,
@@ -297,6 +297,7 @@ def answer(sweeps):
         sgdw_peri=by('sgdw', 'peri'),
         lion_s5=by('lion', 's5'), lion_value=by('lion', 'value_residual'),
         lion_hybrid=by('lion', 'hybrid'), lion_s1=by('lion', 's1'), lion_post=by('lion', 'post'),
+        lion_peri=by('lion', 'peri'),
         sgdw_s5=gap('DNT'), sgdw_s1=gap('S1'), sgdw_large=gap('S1 large'))
     found = {name: difference(text, sweeps) for name, text in texts.items()}
     with_interval = ('s1_llama', 's1_started', 'peri_pre', 'muon_s5')
