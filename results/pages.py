@@ -23,7 +23,7 @@ from lab.sweep.plan import read_sweep, rows_of_file  # noqa: E402
 from lab.sweep.table import Results, contrast, find_row, interval, key_of  # noqa: E402
 from lab.sweep.table import tolerance as width_of  # noqa: E402
 from results.claims import SEEDS, Claim, by, gap, growth, lead, started, test, test_all  # noqa: E402
-from results.pictures import OPTIMS, forest, lines, matrix, tolerance  # noqa: E402
+from results.pictures import OPTIMS, forest, matrix, side_by_side, tolerance  # noqa: E402
 
 SWEEPS = [*SEEDS, 'figure5', 'decay', 'brackets', 'tolerance']
 PREDICTED = ('starts', 'optimizers', 'ngpt', 'tokens_sgdw', 'ladder')       # sweeps with numbers written down before their runs
@@ -268,12 +268,11 @@ difference was the start. DNT is {s5_started:.3f} worse by GPT-2's start, and st
 Pre-LN is {pre_started:.3f} worse and Peri-LN {peri_started:.3f} better, and there Peri-LN − Pre-LN is {peri_pre}
 ([picture](claims.md#what-is-a-start-worth)).
 
-**How much of it is the optimizer?** By momentum SGD, DNT is {sgdw_lead:.2f} better than Pre-LN, HybridNorm {sgdw_hybrid:.2f}
-and `value_residual` {sgdw_value:.2f}; Peri-LN is {sgdw_peri:.2f} worse. By Lion, DNT is {lion_s5:.2f} better; HybridNorm is
-{lion_hybrid:.2f}, S1 {lion_s1:.2f}, Post-LN {lion_post:.2f}, Peri-LN {lion_peri:.2f} and `value_residual` {lion_value:.2f}
-worse. By Muon, DNT − Pre-LN is {muon_s5}, and DNT's seeds spread over {muon_spread:.2f}; Post-LN is {muon_post:.2f} worse than
-Pre-LN, and `value_residual` {muon_value:.2f} better. Muon itself gives Pre-LN {muon:.2f}. Momentum SGD costs DNT {sgdw_s5:.2f}
-and S1 {sgdw_s1:.2f}; larger embeddings alone bring S1 to {sgdw_large:.2f}. Larger models are untested.
+**How much of it is the optimizer?** DNT is {sgdw_lead:.2f} better than Pre-LN by momentum SGD, and {lion_s5:.2f} by Lion. By
+Lion, the other five minus Pre-LN are {lion_low:+.2f} to {lion_high:+.2f}. By Muon, DNT − Pre-LN is {muon_s5}, and DNT's seeds
+spread over {muon_spread:.2f}. There Post-LN is {muon_post:.2f} worse than Pre-LN, and `value_residual` {muon_value:.2f} better.
+Peri-LN is {sgdw_peri:.2f} worse by momentum SGD. Muon itself gives Pre-LN {muon:.2f}. Momentum SGD costs DNT {sgdw_s5:.2f} and
+S1 {sgdw_s1:.2f}; larger embeddings alone bring S1 to {sgdw_large:.2f}. Larger models are untested.
 """
 SIZE = """
 By AdamW, with rates chosen by seed 1 alone, DNT's lead over Pre-LN is {base:.3f} at 0.2M parameters, {size:.3f} at 0.5M,
@@ -293,15 +292,13 @@ def answer(sweeps):
         pre_started=started('pre', 'xavier', 'pre'), peri_started=started('peri', 'xavier', 'peri'),
         peri_pre='starts/optim=adamw,arch=peri,start=xavier - starts/optim=adamw,arch=pre,start=xavier', muon_s5=by('muon', 's5'),
         muon_post=by('muon', 'post'), muon_value=by('muon', 'value_residual'),
-        sgdw_lead=by('sgdw', 's5'), sgdw_hybrid=by('sgdw', 'hybrid'), sgdw_value=by('sgdw', 'value_residual'),
-        sgdw_peri=by('sgdw', 'peri'),
-        lion_s5=by('lion', 's5'), lion_value=by('lion', 'value_residual'),
-        lion_hybrid=by('lion', 'hybrid'), lion_s1=by('lion', 's1'), lion_post=by('lion', 'post'),
-        lion_peri=by('lion', 'peri'),
+        sgdw_lead=by('sgdw', 's5'), sgdw_peri=by('sgdw', 'peri'), lion_s5=by('lion', 's5'),
         sgdw_s5=gap('DNT'), sgdw_s1=gap('S1'), sgdw_large=gap('S1 large'))
     found = {name: difference(text, sweeps) for name, text in texts.items()}
     with_interval = ('s1_llama', 's1_started', 'peri_pre', 'muon_s5')
     numbers = {name: interval(e) if name in with_interval else abs(e.mean) for name, e in found.items()}
+    by_lion = [difference(by('lion', arch), sweeps).mean for arch in OTHERS if arch != 's5']
+    numbers |= dict(lion_low=min(by_lion), lion_high=max(by_lion))
     # how many times the tokens Pre-LN would need for DNT's loss, if its loss falls with log tokens as from 4.5M to 16M bytes
     fall = (find_row(sweeps['base'].rows, 'optim=adamw,setting=Pre').losses().mean()
             - find_row(sweeps['tokens'].rows, 'setting=Pre').losses().mean()) / math.log(7812 / 2200)
@@ -385,8 +382,9 @@ def build():
     pages = [HERE / 'README.md', HERE / 'claims.md', ROOT / 'README.md', ROOT / 'docs' / 'placements.md']
     with matplotlib.rc_context(STYLE):
         figures = dict(forest=forest(placements, SEEDS['placements']), matrix=matrix(leads, losses),
-                       crossed=lines(by_start(sweeps), 'test loss (nats a byte)'), tolerance=tolerance(sweeps['tolerance']),
-                       ladder=lines(by_size(sweeps), 'test loss − Pre-LN (nats a byte)'))
+                       tolerance=tolerance(sweeps['tolerance']),
+                       crossed=side_by_side(by_start(sweeps), 'test loss (nats a byte)'),
+                       ladder=side_by_side(by_size(sweeps), 'test loss − Pre-LN (nats a byte)'))
         figures['ladder'].axes[0].axhline(0, color='gray', lw=0.8)
     return {path: fill(path, blocks) for path in pages}, figures
 

@@ -60,7 +60,7 @@ def matrix(leads, losses):
     return figure
 
 
-def lines(groups, ylabel):
+def side_by_side(groups, ylabel):
     """Draw each placement's Estimates with their 95% intervals, side by side in each group, joined by lines that only guide the
     eye. `groups`: {name: {placement: Estimate}}, with the same placements in the same order."""
     figure = Figure((FULL * 0.6, 2.6), layout='constrained')
