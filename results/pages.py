@@ -22,8 +22,8 @@ from lab.plot import STYLE  # noqa: E402
 from lab.sweep.plan import read_sweep, rows_of_file  # noqa: E402
 from lab.sweep.table import Results, contrast, find_row, interval, key_of  # noqa: E402
 from lab.sweep.table import tolerance as width_of  # noqa: E402
-from results.claims import SEEDS, Claim, by, gap, growth, lead, started, test, test_all  # noqa: E402
-from results.pictures import OPTIMS, forest, matrix, side_by_side, tolerance  # noqa: E402
+from results.claims import SEEDS, Claim, by, gap, growth, lead, minus, started, test, test_all  # noqa: E402
+from results.pictures import NAMES, OPTIMS, forest, matrix, side_by_side, tolerance  # noqa: E402
 
 SWEEPS = [*SEEDS, 'figure5', 'decay', 'brackets', 'tolerance']
 PREDICTED = ('starts', 'optimizers', 'ngpt', 'tokens_sgdw', 'ladder')       # sweeps with numbers written down before their runs
@@ -184,11 +184,22 @@ RUNGS = {'0.2M parameters,\n4 blocks, 4.5M bytes': ('placements', dict(optim='ad
          '3.1M parameters,\n10 blocks, 49M bytes': ('ladder', dict(size='3.1M'))}
 
 
+LADDER_DNT = placement('s5', rows='ladder/size=0.7M,arch=')
+
+
 def by_size(sweeps):
     """Return {size: {placement: its lead}} of the sizes that have pre."""
     found = {size: leads_over_pre(sweeps[name], ('value_residual', 's5', 'peri'), **labels)
              for size, (name, labels) in RUNGS.items()}
     return {size: leads for size, (leads, loss) in found.items() if loss}
+
+
+def leads_by_size(groups, change):
+    """Return what the picture of sizes shows, in words. `change`: of DNT's lead, from the first size to the second."""
+    lines = [f'{NAMES.get(arch, f"`{arch}`")} ' + ', '.join(
+        f'{interval(leads[arch])} at {size.split()[0]}' for size, leads in groups.items() if leads[arch])
+        for arch in next(iter(groups.values()))]
+    return wrapped(f'Minus Pre-LN: {"; ".join(lines)}. From 0.2M to 0.7M, DNT − Pre-LN changes by {interval(change)}.')
 
 
 def by_start(sweeps):
@@ -272,7 +283,10 @@ Pre-LN is {pre_started:.3f} worse and Peri-LN {peri_started:.3f} better, and the
 Lion, the other five minus Pre-LN are {lion_low:+.2f} to {lion_high:+.2f}. By Muon, DNT − Pre-LN is {muon_s5}, and DNT's seeds
 spread over {muon_spread:.2f}. There Post-LN is {muon_post:.2f} worse than Pre-LN, and `value_residual` {muon_value:.2f} better.
 Peri-LN is {sgdw_peri:.2f} worse by momentum SGD. Muon itself gives Pre-LN {muon:.2f}. Momentum SGD costs DNT {sgdw_s5:.2f} and
-S1 {sgdw_s1:.2f}; larger embeddings alone bring S1 to {sgdw_large:.2f}. Larger models are untested.
+S1 {sgdw_s1:.2f}; larger embeddings alone bring S1 to {sgdw_large:.2f}.
+
+**Does it last in larger models?** At 0.7M parameters, with 6 blocks and 14M bytes, DNT − Pre-LN is {ladder_s5}, by AdamW
+and 3 seeds. Larger ones are untested.
 """
 SIZE = """
 By AdamW, with rates chosen by seed 1 alone, DNT's lead over Pre-LN is {base:.3f} at 0.2M parameters, {size:.3f} at 0.5M,
@@ -293,9 +307,10 @@ def answer(sweeps):
         peri_pre='starts/optim=adamw,arch=peri,start=xavier - starts/optim=adamw,arch=pre,start=xavier', muon_s5=by('muon', 's5'),
         muon_post=by('muon', 'post'), muon_value=by('muon', 'value_residual'),
         sgdw_lead=by('sgdw', 's5'), sgdw_peri=by('sgdw', 'peri'), lion_s5=by('lion', 's5'),
-        sgdw_s5=gap('DNT'), sgdw_s1=gap('S1'), sgdw_large=gap('S1 large'))
+        sgdw_s5=gap('DNT'), sgdw_s1=gap('S1'), sgdw_large=gap('S1 large'),
+        ladder_s5=LADDER_DNT)
     found = {name: difference(text, sweeps) for name, text in texts.items()}
-    with_interval = ('s1_llama', 's1_started', 'peri_pre', 'muon_s5')
+    with_interval = ('s1_llama', 's1_started', 'peri_pre', 'muon_s5', 'ladder_s5')
     numbers = {name: interval(e) if name in with_interval else abs(e.mean) for name, e in found.items()}
     by_lion = [difference(by('lion', arch), sweeps).mean for arch in OTHERS if arch != 's5']
     numbers |= dict(lion_low=min(by_lion), lion_high=max(by_lion))
@@ -364,13 +379,14 @@ def build():
     sweeps = {name: Sweep(name) for name in SWEEPS}
     verdicts, placements = test_all(sweeps), sweeps['placements']
     leads, losses = by_optimizer(sweeps)
+    sizes = by_size(sweeps)
     missing = {name: number for name in SEEDS if (number := sweeps[name].missing())}
     shown = [verdict for name in (*PREDICTED, 'dnt') for verdict in verdicts[name]]
     others = [verdict for name, family in verdicts.items() for verdict in family if verdict not in shown]
     paragraphs, size_and_time = answer(sweeps)
     blocks = dict(
         answer=paragraphs, size_and_time=size_and_time, ranking=ranking(placements), one_seed=one_seed(placements),
-        named=named(sweeps),
+        named=named(sweeps), ladder=leads_by_size(sizes, difference(minus(LADDER_DNT, placement('s5')), sweeps)),
         archs=archs(), correlations=correlations(leads), spreads=spreads(sweeps['optimizers']), exploratory=exploratory(sweeps),
         tolerances=tolerances(sweeps['tolerance']), welch=plain_welch(verdicts),
         batch='With 3.2 nats a byte as the limit no run of S1 by mSGDW counts as diverged, and the claim on the batch has the '
@@ -384,7 +400,7 @@ def build():
         figures = dict(forest=forest(placements, SEEDS['placements']), matrix=matrix(leads, losses),
                        tolerance=tolerance(sweeps['tolerance']),
                        crossed=side_by_side(by_start(sweeps), 'test loss (nats a byte)'),
-                       ladder=side_by_side(by_size(sweeps), 'test loss − Pre-LN (nats a byte)'))
+                       ladder=side_by_side(sizes, 'test loss − Pre-LN (nats a byte)'))
         figures['ladder'].axes[0].axhline(0, color='gray', lw=0.8)
     return {path: fill(path, blocks) for path in pages}, figures
 
