@@ -290,7 +290,7 @@ and 3 seeds. Larger ones are untested.
 """
 SIZE = """
 By AdamW, with rates chosen by seed 1 alone, DNT's lead over Pre-LN is {base:.3f} at 0.2M parameters, {size:.3f} at 0.5M,
-{longer:.3f} after 16M bytes, and {english:.3f} on English.
+{longer:.3f} after 16M bytes, {ladder:.3f} with 6 blocks at 0.7M after 14M bytes, and {english:.3f} on English.
 """
 TIME = 'An iteration of DNT takes {eager:.2f} times as long as one of Pre-LN, or {compiled:.2f} times if both are compiled.'
 
@@ -307,11 +307,11 @@ def answer(sweeps):
         peri_pre='starts/optim=adamw,arch=peri,start=xavier - starts/optim=adamw,arch=pre,start=xavier', muon_s5=by('muon', 's5'),
         muon_post=by('muon', 'post'), muon_value=by('muon', 'value_residual'),
         sgdw_lead=by('sgdw', 's5'), sgdw_peri=by('sgdw', 'peri'), lion_s5=by('lion', 's5'),
-        sgdw_s5=gap('DNT'), sgdw_s1=gap('S1'), sgdw_large=gap('S1 large'),
-        ladder_s5=LADDER_DNT)
+        sgdw_s5=gap('DNT'), sgdw_s1=gap('S1'), sgdw_large=gap('S1 large'), ladder_s5=LADDER_DNT)
     found = {name: difference(text, sweeps) for name, text in texts.items()}
     with_interval = ('s1_llama', 's1_started', 'peri_pre', 'muon_s5', 'ladder_s5')
     numbers = {name: interval(e) if name in with_interval else abs(e.mean) for name, e in found.items()}
+    numbers['ladder'] = abs(found['ladder_s5'].mean)
     by_lion = [difference(by('lion', arch), sweeps).mean for arch in OTHERS if arch != 's5']
     numbers |= dict(lion_low=min(by_lion), lion_high=max(by_lion))
     # how many times the tokens Pre-LN would need for DNT's loss, if its loss falls with log tokens as from 4.5M to 16M bytes
