@@ -182,8 +182,6 @@ def by_optimizer(sweeps):
 RUNGS = {'0.2M parameters,\n4 blocks, 4.5M bytes': ('placements', dict(optim='adamw')),
          '0.7M parameters,\n6 blocks, 14M bytes': ('ladder', dict(size='0.7M')),
          '3.1M parameters,\n10 blocks, 49M bytes': ('ladder', dict(size='3.1M'))}
-
-
 LADDER_DNT = placement('s5', rows='ladder/size=0.7M,arch=')
 
 
@@ -199,7 +197,8 @@ def leads_by_size(groups, change):
     lines = [f'{NAMES.get(arch, f"`{arch}`")} ' + ', '.join(
         f'{interval(leads[arch])} at {size.split()[0]}' for size, leads in groups.items() if leads[arch])
         for arch in next(iter(groups.values()))]
-    return wrapped(f'Minus Pre-LN: {"; ".join(lines)}. From 0.2M to 0.7M, DNT − Pre-LN changes by {interval(change)}.')
+    return wrapped(f'Minus Pre-LN: {"; ".join(lines)}. From 0.2M to 0.7M, DNT − Pre-LN changes by '
+                   f'{interval(change)} (exploratory).')
 
 
 def by_start(sweeps):
@@ -270,8 +269,8 @@ ANSWER = """
 **Which norms, and where, give the lowest loss?** In GPTs of 0.2M parameters, by AdamW, on 4.5M bytes of Python, S4 and DNT
 are {s5:.2f} to {s4:.2f} nats a byte better than Pre-LN. They norm embeddings, queries and keys, and the output of each
 branch. `value_residual`, without these norms, is better by {value_residual:.2f}. Post-LN equals Pre-LN, but only within
-{octaves} octaves of its best rate. Peri-LN is {peri:.2f} worse. {size} {time} Its lead is worth at most {tokens:.2f} times
-the tokens.
+{octaves} octaves of its best rate. Peri-LN is {peri:.2f} worse. {size} {time} At 0.2M parameters its lead is worth at most
+{tokens:.2f} times the tokens.
 
 **How much of this is the start?** S1 to S5 start by Xavier's rule, and most others by GPT-2's. S1 and `llama` have the same
 norms in the same places, and S1 − `llama` is {s1_llama}. If S1 starts by GPT-2's rule, it is {s1_started}, so most of the
@@ -285,8 +284,8 @@ spread over {muon_spread:.2f}. There Post-LN is {muon_post:.2f} worse than Pre-L
 Peri-LN is {sgdw_peri:.2f} worse by momentum SGD. Muon itself gives Pre-LN {muon:.2f}. Momentum SGD costs DNT {sgdw_s5:.2f} and
 S1 {sgdw_s1:.2f}; larger embeddings alone bring S1 to {sgdw_large:.2f}.
 
-**Does it last in larger models?** At 0.7M parameters, with 6 blocks and 14M bytes, DNT − Pre-LN is {ladder_s5}, by AdamW
-and 3 seeds. Larger ones are untested.
+**Does DNT's lead last in larger models?** At 0.7M parameters, with 6 blocks and 14M bytes, DNT − Pre-LN is {ladder_s5}, by AdamW
+and 3 seeds. Larger models are untested.
 """
 SIZE = """
 By AdamW, with rates chosen by seed 1 alone, DNT's lead over Pre-LN is {base:.3f} at 0.2M parameters, {size:.3f} at 0.5M,
@@ -311,9 +310,8 @@ def answer(sweeps):
     found = {name: difference(text, sweeps) for name, text in texts.items()}
     with_interval = ('s1_llama', 's1_started', 'peri_pre', 'muon_s5', 'ladder_s5')
     numbers = {name: interval(e) if name in with_interval else abs(e.mean) for name, e in found.items()}
-    numbers['ladder'] = abs(found['ladder_s5'].mean)
     by_lion = [difference(by('lion', arch), sweeps).mean for arch in OTHERS if arch != 's5']
-    numbers |= dict(lion_low=min(by_lion), lion_high=max(by_lion))
+    numbers |= dict(lion_low=min(by_lion), lion_high=max(by_lion), ladder=abs(found['ladder_s5'].mean))
     # how many times the tokens Pre-LN would need for DNT's loss, if its loss falls with log tokens as from 4.5M to 16M bytes
     fall = (find_row(sweeps['base'].rows, 'optim=adamw,setting=Pre').losses().mean()
             - find_row(sweeps['tokens'].rows, 'setting=Pre').losses().mean()) / math.log(7812 / 2200)
