@@ -23,7 +23,7 @@ from lab.sweep.plan import read_sweep, rows_of_file  # noqa: E402
 from lab.sweep.table import Results, contrast, find_row, interval, key_of  # noqa: E402
 from lab.sweep.table import tolerance as width_of  # noqa: E402
 from results.claims import SEEDS, Claim, by, gap, growth, lead, minus, started, test, test_all  # noqa: E402
-from results.pictures import NAMES, OPTIMS, forest, matrix, side_by_side, tolerance  # noqa: E402
+from results.pictures import NAMES, OPTIMS, forest, matrix, scatter, side_by_side, tolerance  # noqa: E402
 
 SWEEPS = [*SEEDS, 'figure5', 'decay', 'brackets', 'tolerance']
 PREDICTED = ('starts', 'optimizers', 'ngpt', 'tokens_sgdw', 'ladder')       # sweeps with numbers written down before their runs
@@ -230,6 +230,55 @@ def correlations(leads):
     return wrapped(f'Rank correlations of {len(OTHERS) + 1} placements: {"; ".join(lines)}.').replace('-', '−')
 
 
+RISEN = 0.05                        # a score for copying above it counts as risen
+
+
+def onset_of(scores, last):
+    """Return the iteration at which a run's score rises above RISEN: between two checkpoints on a straight line, or the `last`
+    iteration if it does not. `scores`: {iteration: score}."""
+    before = 0, 0.0
+    for at in sorted(scores.items()):
+        if at[1] > RISEN:
+            return before[0] + (at[0] - before[0]) * (RISEN - before[1]) / (at[1] - before[1])
+        before = at
+    return last
+
+
+def onsets(sweep, path):
+    """Return {placement: frame of the `onset` of copying and the `test_loss` of its seeds}, from the csv file of scores. Seed 1
+    chose the rate in tokens.py, and is left out."""
+    if not path.exists():
+        return {}
+    scores = pd.read_csv(path, dtype=dict(seed=str)).groupby(['setting', 'seed'])
+    onset = {run: onset_of(dict(zip(at.iteration, at.score)), 7812) for run, at in scores}
+    runs = sweep.runs.assign(onset=[onset.get((run.setting, str(run.seed)), math.nan) for run in sweep.runs.itertuples()])
+    return {name: of[['onset', 'test_loss']] for name, of in runs[runs.seed > 1].dropna(subset='onset').groupby('setting')
+            if len(of) >= 8}
+
+
+def explained(of):
+    """Return the R² of a straight line from the onset to the loss of seeds, and the bounds that hold 95% of 10,000 draws of the
+    seeds with replacement."""
+    x, y = of.to_numpy().T
+    drawn = np.random.default_rng(0).integers(len(x), size=(10_000, len(x)))
+    with np.errstate(invalid='ignore'):                 # a draw may hold one seed alone
+        r2 = np.array([np.corrcoef(x[i], y[i])[0, 1] ** 2 for i in drawn])
+    return (np.corrcoef(x, y)[0, 1] ** 2, *np.nanquantile(r2, [0.025, 0.975]))
+
+
+def onset_table(found):
+    """Return the table of the onset of copying, with the prediction on Pre-LN and S1."""
+    lines = []
+    for name, of in found.items():
+        r2, low, high = explained(of)
+        predicted = name in ('Pre', 'S1')
+        lines.append({
+            'placement': name, 'seeds': str(len(of)), 'onset, in iterations': f'{of.onset.min():.0f} to {of.onset.max():.0f}',
+            'test loss': f'{of.test_loss.min():.3f} to {of.test_loss.max():.3f}', 'R²': f'{r2:.2f} [{low:.2f}, {high:.2f}]',
+            'predicted': '> 0.80' if predicted else '', 'came': ('true' if r2 > 0.8 else 'failed') if predicted else ''})
+    return markdown(pd.DataFrame(lines)) if lines else '`onset.py` has no run yet.'
+
+
 def spreads(sweep):
     """Return a table of the lowest and highest test loss of each placement's seeds, by each optimizer."""
     rows = {(row.labels['optim'], row.labels['arch']): row.losses() for row in sweep.rows}
@@ -377,7 +426,7 @@ def build():
     sweeps = {name: Sweep(name) for name in SWEEPS}
     verdicts, placements = test_all(sweeps), sweeps['placements']
     leads, losses = by_optimizer(sweeps)
-    sizes = by_size(sweeps)
+    sizes, onset = by_size(sweeps), onsets(Sweep('onset'), HERE / 'csv' / 'onset_scores.csv')
     missing = {name: number for name in SEEDS if (number := sweeps[name].missing())}
     shown = [verdict for name in (*PREDICTED, 'dnt') for verdict in verdicts[name]]
     others = [verdict for name, family in verdicts.items() for verdict in family if verdict not in shown]
@@ -385,7 +434,8 @@ def build():
     blocks = dict(
         answer=paragraphs, size_and_time=size_and_time, ranking=ranking(placements), one_seed=one_seed(placements),
         named=named(sweeps), ladder=leads_by_size(sizes, difference(minus(LADDER_DNT, placement('s5')), sweeps)),
-        archs=archs(), correlations=correlations(leads), spreads=spreads(sweeps['optimizers']), exploratory=exploratory(sweeps),
+        archs=archs(), correlations=correlations(leads), spreads=spreads(sweeps['optimizers']), onset=onset_table(onset),
+        exploratory=exploratory(sweeps),
         tolerances=tolerances(sweeps['tolerance']), welch=plain_welch(verdicts),
         batch='With 3.2 nats a byte as the limit no run of S1 by mSGDW counts as diverged, and the claim on the batch has the '
               f'difference {interval(difference(growth("S1"), {"batch": Sweep("batch", diverged_loss=3.2)}))}.',
@@ -399,6 +449,8 @@ def build():
                        tolerance=tolerance(sweeps['tolerance']),
                        crossed=side_by_side(by_start(sweeps), 'test loss (nats a byte)'),
                        ladder=side_by_side(sizes, 'test loss − Pre-LN (nats a byte)'))
+        if onset:
+            figures['onset'] = scatter(onset)
         figures['ladder'].axes[0].axhline(0, color='gray', lw=0.8)
     return {path: fill(path, blocks) for path in pages}, figures
 

@@ -76,6 +76,17 @@ def side_by_side(groups, ylabel):
     return figure
 
 
+def scatter(onsets):
+    """Draw the test loss of each seed against its onset of copying. `onsets`: {placement: frame with both}."""
+    figure = Figure((FULL * 0.6, 2.6), layout='constrained')
+    ax = figure.subplots()
+    for i, (name, of) in enumerate(onsets.items()):
+        ax.plot(of.onset, of.test_loss, MARKERS[i], color=COLORS[i], label=dict(Pre='Pre-LN').get(name, name))
+    ax.set(xlabel='iteration at which the score for copying rises above 0.05', ylabel='test loss (nats a byte)')
+    ax.legend()
+    return figure
+
+
 def tolerance(sweep):
     """Draw seed 1's validation loss against the learning rate, with a panel for each optimizer that has all six placements."""
     top = 3.0

@@ -127,3 +127,10 @@ def test_a_prediction_is_missed_once_its_runs_have_ended():
     for low, high, p, missed in (-0.04, 0.04, 0.9, True), (-0.06, 0.04, 0.9, False), (-0.04, 0.04, math.nan, False):
         verdict = claims.Verdict(claim, Estimate(0.0, low, high, 0.9, 8), p, 'open')
         assert ('missed' in pages.claim_table([verdict], ('predicted',))) == missed
+
+
+def test_the_onset_is_where_the_score_passes_its_threshold():
+    assert pages.onset_of({500: 0.01, 1000: 0.03, 1500: 0.07, 2000: 0.01}, 7812) == 1250
+    assert pages.onset_of({500: 0.01, 1000: 0.05}, 7812) == 7812
+    line = pd.DataFrame(dict(onset=[1.0, 2.0, 4.0, 8.0], test_loss=[1.0, 1.2, 1.6, 2.4]))
+    assert pages.explained(line)[0] == pytest.approx(1)

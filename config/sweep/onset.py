@@ -1,8 +1,7 @@
 # When do seeds begin to copy? The runs of tokens.py at their chosen rates, with a checkpoint every 500 iterations
 #     python -m lab.sweep config/sweep/onset.py
-# Losses must be those of tokens.py, digit by digit. results/csv/onset_scores.csv has the score for copying at each checkpoint:
-#     for run in out-sweep/onset/*/; do for at in $run/ckpt-*.pt; do python -m lab.measure --what=copying --out_dir=$run \
-#         --checkpoint=$(basename $at); done; done
+# Losses must be those of tokens.py, digit by digit. Then  python results/scores.py  writes results/csv/onset_scores.csv: how well
+# each checkpoint copies.
 include('config/sweep/tokens.py')
 arguments += ' --keep_every=500'
 out_dir = 'out-sweep/onset'
