@@ -182,7 +182,10 @@ def by_optimizer(sweeps):
 RUNGS = {'0.2M parameters,\n4 blocks, 4.5M bytes': ('placements', dict(optim='adamw')),
          '0.7M parameters,\n6 blocks, 14M bytes': ('ladder', dict(size='0.7M')),
          '3.1M parameters,\n10 blocks, 49M bytes': ('ladder', dict(size='3.1M'))}
-LADDER_DNT = placement('s5', rows='ladder/size=0.7M,arch=')
+
+
+def at_larger(arch):
+    return placement(arch, rows='ladder/size=0.7M,arch=')
 
 
 def by_size(sweeps):
@@ -192,13 +195,14 @@ def by_size(sweeps):
     return {size: leads for size, (leads, loss) in found.items() if loss}
 
 
-def leads_by_size(groups, change):
-    """Return what the picture of sizes shows, in words. `change`: of DNT's lead, from the first size to the second."""
+def leads_by_size(groups, sweeps):
+    """Return what the picture of sizes shows, in words."""
     lines = [f'{NAMES.get(arch, f"`{arch}`")} ' + ', '.join(
         f'{interval(leads[arch])} at {size.split()[0]}' for size, leads in groups.items() if leads[arch])
         for arch in next(iter(groups.values()))]
-    return wrapped(f'Minus Pre-LN: {"; ".join(lines)}. From 0.2M to 0.7M, DNT − Pre-LN changes by '
-                   f'{interval(change)} (exploratory).')
+    dnt, value = (interval(difference(minus(at_larger(arch), placement(arch)), sweeps)) for arch in ('s5', 'value_residual'))
+    return wrapped(f'Minus Pre-LN: {"; ".join(lines)}. From 0.2M to 0.7M, DNT − Pre-LN changes by {dnt}, and '
+                   f'`value_residual` − Pre-LN by {value} (exploratory).')
 
 
 def by_start(sweeps):
@@ -333,8 +337,8 @@ spread over {muon_spread:.2f}. There Post-LN is {muon_post:.2f} worse than Pre-L
 Peri-LN is {sgdw_peri:.2f} worse by momentum SGD. Muon itself gives Pre-LN {muon:.2f}. Momentum SGD costs DNT {sgdw_s5:.2f} and
 S1 {sgdw_s1:.2f}; larger embeddings alone bring S1 to {sgdw_large:.2f}.
 
-**Does DNT's lead last in larger models?** At 0.7M parameters, with 6 blocks and 14M bytes, DNT − Pre-LN is {ladder_s5}, by AdamW
-and 3 seeds. Larger models are untested.
+**Do the leads last in larger models?** At 0.7M parameters, with 6 blocks and 14M bytes, DNT − Pre-LN is {ladder_s5} and
+`value_residual` − Pre-LN {ladder_value}, by AdamW and 3 seeds. Both leads are smaller than at 0.2M. Larger models are untested.
 """
 SIZE = """
 By AdamW, with rates chosen by seed 1 alone, DNT's lead over Pre-LN is {base:.3f} at 0.2M parameters, {size:.3f} at 0.5M,
@@ -355,9 +359,10 @@ def answer(sweeps):
         peri_pre='starts/optim=adamw,arch=peri,start=xavier - starts/optim=adamw,arch=pre,start=xavier', muon_s5=by('muon', 's5'),
         muon_post=by('muon', 'post'), muon_value=by('muon', 'value_residual'),
         sgdw_lead=by('sgdw', 's5'), sgdw_peri=by('sgdw', 'peri'), lion_s5=by('lion', 's5'),
-        sgdw_s5=gap('DNT'), sgdw_s1=gap('S1'), sgdw_large=gap('S1 large'), ladder_s5=LADDER_DNT)
+        sgdw_s5=gap('DNT'), sgdw_s1=gap('S1'), sgdw_large=gap('S1 large'), ladder_s5=at_larger('s5'),
+        ladder_value=at_larger('value_residual'))
     found = {name: difference(text, sweeps) for name, text in texts.items()}
-    with_interval = ('s1_llama', 's1_started', 'peri_pre', 'muon_s5', 'ladder_s5')
+    with_interval = ('s1_llama', 's1_started', 'peri_pre', 'muon_s5', 'ladder_s5', 'ladder_value')
     numbers = {name: interval(e) if name in with_interval else abs(e.mean) for name, e in found.items()}
     by_lion = [difference(by('lion', arch), sweeps).mean for arch in OTHERS if arch != 's5']
     numbers |= dict(lion_low=min(by_lion), lion_high=max(by_lion), ladder=abs(found['ladder_s5'].mean))
@@ -433,7 +438,7 @@ def build():
     paragraphs, size_and_time = answer(sweeps)
     blocks = dict(
         answer=paragraphs, size_and_time=size_and_time, ranking=ranking(placements), one_seed=one_seed(placements),
-        named=named(sweeps), ladder=leads_by_size(sizes, difference(minus(LADDER_DNT, placement('s5')), sweeps)),
+        named=named(sweeps), ladder=leads_by_size(sizes, sweeps),
         archs=archs(), correlations=correlations(leads), spreads=spreads(sweeps['optimizers']), onset=onset_table(onset),
         exploratory=exploratory(sweeps),
         tolerances=tolerances(sweeps['tolerance']), welch=plain_welch(verdicts),

@@ -36,6 +36,8 @@ def main():
         for path in sorted([*run.glob('ckpt-*.pt'), run / 'ckpt.pt']):
             iteration, value = score(str(path))
             rows.append((labels['setting'], labels['seed'], iteration, round(value, 5)))
+    if not rows:
+        sys.exit('error: out-sweep/onset has no checkpoint: first run  python -m lab.sweep config/sweep/onset.py')
     text = pd.DataFrame(sorted(rows), columns=('setting', 'seed', 'iteration', 'score')).to_csv(index=False, lineterminator='\n')
     write_whole(str(HERE / 'csv' / 'onset_scores.csv'), lambda f: f.write(text.encode()))
 
