@@ -253,11 +253,11 @@ def onsets(sweep, path):
     chose the rate in tokens.py, and is left out."""
     if not path.exists():
         return {}
-    scores = pd.read_csv(path, dtype=dict(seed=str)).groupby(['setting', 'seed'])
-    onset = {run: onset_of(dict(zip(at.iteration, at.score)), 7812) for run, at in scores}
-    runs = sweep.runs.assign(onset=[onset.get((run.setting, str(run.seed)), math.nan) for run in sweep.runs.itertuples()])
-    return {name: of[['onset', 'test_loss']] for name, of in runs[runs.seed > 1].dropna(subset='onset').groupby('setting')
-            if len(of) >= 8}
+    onset = pd.read_csv(path).groupby(['setting', 'seed'])[['iteration', 'score']].apply(
+        lambda at: onset_of(dict(zip(at.iteration, at.score)), 7812)).rename('onset')
+    runs = sweep.runs[sweep.runs.seed > 1].join(onset, on=['setting', 'seed'], how='inner')
+    runs = runs.replace({'setting': {'Pre': 'Pre-LN'}})
+    return {name: of[['onset', 'test_loss']] for name, of in runs.groupby('setting') if len(of) >= 8}
 
 
 def explained(of):
@@ -271,16 +271,22 @@ def explained(of):
 
 
 def onset_table(found):
-    """Return the table of the onset of copying, with the prediction on Pre-LN and S1."""
-    lines = []
-    for name, of in found.items():
-        r2, low, high = explained(of)
-        predicted = name in ('Pre', 'S1')
-        lines.append({
-            'placement': name, 'seeds': str(len(of)), 'onset, in iterations': f'{of.onset.min():.0f} to {of.onset.max():.0f}',
-            'test loss': f'{of.test_loss.min():.3f} to {of.test_loss.max():.3f}', 'R²': f'{r2:.2f} [{low:.2f}, {high:.2f}]',
-            'predicted': '> 0.80' if predicted else '', 'came': ('true' if r2 > 0.8 else 'failed') if predicted else ''})
+    """Return the table of the onset of copying."""
+    lines = [{'placement': name, 'seeds': str(len(of)), 'onset, in iterations': f'{of.onset.min():.0f} to {of.onset.max():.0f}',
+              'test loss': f'{of.test_loss.min():.3f} to {of.test_loss.max():.3f}',
+              'R²': '{:.2f} [{:.2f}, {:.2f}]'.format(*explained(of))} for name, of in found.items()]
     return markdown(pd.DataFrame(lines)) if lines else '`onset.py` has no run yet.'
+
+
+def onset_claims(found):
+    """Return lines for the table of claims: the onset was predicted to explain over 80% of the variance."""
+    lines = []
+    for name in (name for name in ('Pre-LN', 'S1') if name in found):
+        r2, low, high = explained(found[name])
+        verdict = '🟢 supported' if low > 0.8 else '🔴 contradicted' if high < 0.8 else '⚪ open'
+        lines.append(f'| The onset of copying explains the loss of {name} at 16M bytes | '
+                     f'> 0.80{"" if r2 > 0.8 else ", missed"} | R² {r2:.2f} [{low:.2f}, {high:.2f}] | {verdict} |')
+    return lines
 
 
 def spreads(sweep):
@@ -431,8 +437,9 @@ def build():
     sweeps = {name: Sweep(name) for name in SWEEPS}
     verdicts, placements = test_all(sweeps), sweeps['placements']
     leads, losses = by_optimizer(sweeps)
-    sizes, onset = by_size(sweeps), onsets(Sweep('onset'), HERE / 'csv' / 'onset_scores.csv')
-    missing = {name: number for name in SEEDS if (number := sweeps[name].missing())}
+    planned = {name: sweeps[name] for name in SEEDS} | dict(onset=Sweep('onset'))
+    sizes, onset = by_size(sweeps), onsets(planned['onset'], HERE / 'csv' / 'onset_scores.csv')
+    missing = {name: number for name, sweep in planned.items() if (number := sweep.missing())}
     shown = [verdict for name in (*PREDICTED, 'dnt') for verdict in verdicts[name]]
     others = [verdict for name, family in verdicts.items() for verdict in family if verdict not in shown]
     paragraphs, size_and_time = answer(sweeps)
@@ -444,7 +451,8 @@ def build():
         tolerances=tolerances(sweeps['tolerance']), welch=plain_welch(verdicts),
         batch='With 3.2 nats a byte as the limit no run of S1 by mSGDW counts as diverged, and the claim on the batch has the '
               f'difference {interval(difference(growth("S1"), {"batch": Sweep("batch", diverged_loss=3.2)}))}.',
-        shown=claim_table(shown, ('claim', 'predicted', 'difference', 'verdict')), dnt_claims=claim_table(verdicts['dnt']),
+        shown='\n'.join([claim_table(shown, ('claim', 'predicted', 'difference', 'verdict')), *onset_claims(onset)]),
+        dnt_claims=claim_table(verdicts['dnt']),
         counts=f'[claims.md](claims.md) has seeds and p, and {count(others)}.',
         missing=', '.join(f'`{name}.py` ({number})' for name, number in missing.items()) or 'None.',
         **{f'sweep_{name}': section(sweep, verdicts) for name, sweep in sweeps.items()})

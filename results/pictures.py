@@ -81,7 +81,7 @@ def scatter(onsets):
     figure = Figure((FULL * 0.6, 2.6), layout='constrained')
     ax = figure.subplots()
     for i, (name, of) in enumerate(onsets.items()):
-        ax.plot(of.onset, of.test_loss, MARKERS[i], color=COLORS[i], label=dict(Pre='Pre-LN').get(name, name))
+        ax.plot(of.onset, of.test_loss, MARKERS[i], color=COLORS[i], label=name)
     ax.set(xlabel='iteration at which the score for copying rises above 0.05', ylabel='test loss (nats a byte)')
     ax.legend()
     return figure
