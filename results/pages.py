@@ -51,7 +51,8 @@ def markdown(table):
 
 def claim_table(verdicts, columns=('claim', 'in the paper', 'difference', 'seeds', 'p', 'verdict')):
     lines = [{'claim': claim.text, 'in the paper': claim.paper,
-              'predicted': claim.predicted + ', missed' * is_missed(claim, e, p), 'difference': interval(e) if e and e.n else '–',
+              'predicted': claim.predicted + ', missed' * is_missed(claim, e, p),
+              'difference': '–' if text.startswith('not run') else interval(e),
               'seeds': str(e.n if e else 0), 'p': '–' if p != p else '< 0.001' if p < 0.001 else f'{p:.2g}',
               'verdict': f'{MARKS.get(re.match("[a-z]+", text)[0], "⚪")} {text}'} for claim, e, p, text in verdicts]
     return markdown(pd.DataFrame(lines)[[*columns]])
@@ -237,15 +238,15 @@ def correlations(leads):
 RISEN = 0.05                        # a score for copying above it counts as risen
 
 
-def onset_of(scores, last):
-    """Return the iteration at which a run's score rises above RISEN: between two checkpoints on a straight line, or the `last`
-    iteration if it does not. `scores`: {iteration: score}."""
+def onset_of(scores):
+    """Return the iteration at which a run's score rises above RISEN: between two checkpoints on a straight line, or the last
+    checkpoint's if it does not. `scores`: {iteration: score}."""
     before = 0, 0.0
     for at in sorted(scores.items()):
         if at[1] > RISEN:
             return before[0] + (at[0] - before[0]) * (RISEN - before[1]) / (at[1] - before[1])
         before = at
-    return last
+    return before[0]
 
 
 def onsets(sweep, path):
@@ -254,7 +255,7 @@ def onsets(sweep, path):
     if not path.exists():
         return {}
     onset = pd.read_csv(path).groupby(['setting', 'seed'])[['iteration', 'score']].apply(
-        lambda at: onset_of(dict(zip(at.iteration, at.score)), 7812)).rename('onset')
+        lambda at: onset_of(dict(zip(at.iteration, at.score)))).rename('onset')
     runs = sweep.runs[sweep.runs.seed > 1].join(onset, on=['setting', 'seed'], how='inner')
     runs = runs.replace({'setting': {'Pre': 'Pre-LN'}})
     return {name: of[['onset', 'test_loss']] for name, of in runs.groupby('setting') if len(of) >= 8}

@@ -1,6 +1,7 @@
 """
-Write csv/onset_scores.csv from the runs of config/sweep/onset.py: the score for copying of each kept checkpoint, of the head with
-the highest one. `python -m lab.measure --what=copying` explains the score.
+Write csv/onset_scores.csv from the runs of config/sweep/onset.py that have ended: the score for copying of each kept checkpoint,
+of the head with the highest one. `python -m lab.measure --what=copying` explains the score. The file keeps the scores of runs
+that are not on this machine.
 
     python results/scores.py
 """
@@ -17,6 +18,8 @@ from engine.checkpoint import check_data, load_run  # noqa: E402
 from engine.files import write_whole  # noqa: E402
 from lab.measure import measure  # noqa: E402
 
+ITERATIONS = 7812                   # of a run that has ended
+
 
 def score(path):
     """Return (iteration, score) of a checkpoint, by 8 batches of the run's training data."""
@@ -30,16 +33,17 @@ def score(path):
 
 
 def main():
-    rows = []
+    path = HERE / 'csv' / 'onset_scores.csv'
+    rows = {tuple(row[:3]): row[3] for row in pd.read_csv(path).values.tolist()} if path.exists() else {}
     for run in sorted(Path('out-sweep/onset').glob('setting=*')):
         labels = dict(label.split('=') for label in run.name.split(','))
-        for path in sorted([*run.glob('ckpt-*.pt'), run / 'ckpt.pt']):
-            iteration, value = score(str(path))
-            rows.append((labels['setting'], labels['seed'], iteration, round(value, 5)))
+        scores = dict(score(str(at)) for at in [*run.glob('ckpt-*.pt'), *run.glob('ckpt.pt')])
+        if ITERATIONS in scores:
+            rows |= {(labels['setting'], int(labels['seed']), at): round(value, 5) for at, value in scores.items()}
     if not rows:
-        sys.exit('error: out-sweep/onset has no checkpoint: first run  python -m lab.sweep config/sweep/onset.py')
-    text = pd.DataFrame(sorted(rows), columns=('setting', 'seed', 'iteration', 'score')).to_csv(index=False, lineterminator='\n')
-    write_whole(str(HERE / 'csv' / 'onset_scores.csv'), lambda f: f.write(text.encode()))
+        sys.exit('error: out-sweep/onset has no run that has ended: first run  python -m lab.sweep config/sweep/onset.py')
+    table = pd.DataFrame([(*key, rows[key]) for key in sorted(rows)], columns=('setting', 'seed', 'iteration', 'score'))
+    write_whole(str(path), lambda f: f.write(table.to_csv(index=False, lineterminator='\n').encode()))
 
 
 if __name__ == '__main__':

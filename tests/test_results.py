@@ -130,7 +130,7 @@ def test_a_prediction_is_missed_once_its_runs_have_ended():
 
 
 def test_the_onset_is_where_the_score_passes_its_threshold():
-    assert pages.onset_of({500: 0.01, 1000: 0.03, 1500: 0.07, 2000: 0.01}, 7812) == 1250
-    assert pages.onset_of({500: 0.01, 1000: 0.05}, 7812) == 7812
+    assert pages.onset_of({500: 0.01, 1000: 0.03, 1500: 0.07, 2000: 0.01}) == 1250
+    assert pages.onset_of({500: 0.01, 1000: 0.04}) == 1000
     line = pd.DataFrame(dict(onset=[1.0, 2.0, 4.0, 8.0], test_loss=[1.0, 1.2, 1.6, 2.4]))
     assert pages.explained(line)[0] == pytest.approx(1)
