@@ -22,7 +22,7 @@ from lab.plot import STYLE  # noqa: E402
 from lab.sweep.plan import read_sweep, rows_of_file  # noqa: E402
 from lab.sweep.table import Results, contrast, find_row, interval, key_of  # noqa: E402
 from lab.sweep.table import tolerance as width_of  # noqa: E402
-from results.claims import SEEDS, Claim, by, gap, growth, lead, minus, started, test, test_all  # noqa: E402
+from results.claims import SEEDS, Claim, by, gap, growth, lead, longer_gap, minus, started, test, test_all  # noqa: E402
 from results.pictures import NAMES, OPTIMS, forest, matrix, scatter, side_by_side, tolerance  # noqa: E402
 
 SWEEPS = [*SEEDS, 'figure5', 'decay', 'brackets', 'tolerance']
@@ -146,6 +146,7 @@ EXPLORATORY = {
                                   '16M bytes': lead('value_residual', 'Pre', 'tokens/')},
     'S1 with larger embeddings − Pre-LN': {'4.5M bytes': lead('S1 large', 'Pre')},
     'cost of mSGDW': {'S1': gap('S1'), 'S1 with larger embeddings': gap('S1 large'), 'DNT': gap('DNT')},
+    'cost of mSGDW, after 16M bytes minus after 4.5M': {name: minus(longer_gap(name), gap(name)) for name in ('S1', 'DNT')},
     'from S1 to DNT, step by step': {
         'QK norm: S2 − S1': placement('s2', 's1'), 'InputNorm: S3 − S2': placement('s3', 's2'),
         'MidNorm: S4 − S3': placement('s4', 's3'), 'no PreNorm of the FFN: S5 − S4': placement('s5', 's4')},
@@ -342,7 +343,8 @@ Pre-LN is {pre_started:.3f} worse and Peri-LN {peri_started:.3f} better, and the
 Lion, the other five minus Pre-LN are {lion_low:+.2f} to {lion_high:+.2f}. By Muon, DNT − Pre-LN is {muon_s5}, and DNT's seeds
 spread over {muon_spread:.2f}. There Post-LN is {muon_post:.2f} worse than Pre-LN, and `value_residual` {muon_value:.2f} better.
 Peri-LN is {sgdw_peri:.2f} worse by momentum SGD. Muon itself gives Pre-LN {muon:.2f}. Momentum SGD costs DNT {sgdw_s5:.2f} and
-S1 {sgdw_s1:.2f}; larger embeddings alone bring S1 to {sgdw_large:.2f}.
+S1 {sgdw_s1:.2f}; larger embeddings alone bring S1 to {sgdw_large:.2f}. After 16M bytes it costs DNT {longer_s5} and S1
+{longer_s1}.
 
 **Do the leads last in larger models?** At 0.7M parameters, with 6 blocks and 14M bytes, DNT − Pre-LN is {ladder_s5} and
 `value_residual` − Pre-LN {ladder_value}, by AdamW and 3 seeds. Both leads are smaller than at 0.2M. Larger models are untested.
@@ -366,10 +368,10 @@ def answer(sweeps):
         peri_pre='starts/optim=adamw,arch=peri,start=xavier - starts/optim=adamw,arch=pre,start=xavier', muon_s5=by('muon', 's5'),
         muon_post=by('muon', 'post'), muon_value=by('muon', 'value_residual'),
         sgdw_lead=by('sgdw', 's5'), sgdw_peri=by('sgdw', 'peri'), lion_s5=by('lion', 's5'),
-        sgdw_s5=gap('DNT'), sgdw_s1=gap('S1'), sgdw_large=gap('S1 large'), ladder_s5=at_larger('s5'),
-        ladder_value=at_larger('value_residual'))
+        sgdw_s5=gap('DNT'), sgdw_s1=gap('S1'), sgdw_large=gap('S1 large'), longer_s5=longer_gap('DNT'),
+        longer_s1=longer_gap('S1'), ladder_s5=at_larger('s5'), ladder_value=at_larger('value_residual'))
     found = {name: difference(text, sweeps) for name, text in texts.items()}
-    with_interval = ('s1_llama', 's1_started', 'peri_pre', 'muon_s5', 'ladder_s5', 'ladder_value')
+    with_interval = ('s1_llama', 's1_started', 'peri_pre', 'muon_s5', 'longer_s5', 'longer_s1', 'ladder_s5', 'ladder_value')
     numbers = {name: interval(e) if name in with_interval else abs(e.mean) for name, e in found.items()}
     by_lion = [difference(by('lion', arch), sweeps).mean for arch in OTHERS if arch != 's5']
     numbers |= dict(lion_low=min(by_lion), lion_high=max(by_lion), ladder=abs(found['ladder_s5'].mean))
