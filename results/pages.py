@@ -138,14 +138,17 @@ def placement(arch, over='pre', rows='placements/optim=adamw,arch='):
 
 EXPLORATORY = {
     'DNT − Pre-LN': {'4.5M bytes': lead('DNT', 'Pre'), '0.5M parameters': lead('DNT', 'Pre', 'size/'),
-                     '16M bytes': lead('DNT', 'Pre', 'tokens/'), 'English': lead('DNT', 'Pre', 'text/')},
+                     '16M bytes': lead('DNT', 'Pre', 'tokens/'), 'English': lead('DNT', 'Pre', 'text/'),
+                     '16M bytes, by mSGDW': lead('DNT', 'Pre', 'tokens_sgdw/optim=sgdw,')},
     'S1 − Pre-LN': {'4.5M bytes': lead('S1', 'Pre'), '0.5M parameters': lead('S1', 'Pre', 'size/'),
                     '16M bytes': lead('S1', 'Pre', 'tokens/')},
-    'DNT − S1': {'4.5M bytes': lead('DNT', 'S1'), '16M bytes': lead('DNT', 'S1', 'tokens/')},
+    'DNT − S1': {'4.5M bytes': lead('DNT', 'S1'), '16M bytes': lead('DNT', 'S1', 'tokens/'),
+                 '16M bytes, by mSGDW': lead('DNT', 'S1', 'tokens_sgdw/optim=sgdw,')},
     '`value_residual` − Pre-LN': {'4.5M bytes': placement('value_residual'),
                                   '16M bytes': lead('value_residual', 'Pre', 'tokens/')},
     'S1 with larger embeddings − Pre-LN': {'4.5M bytes': lead('S1 large', 'Pre')},
     'cost of mSGDW': {'S1': gap('S1'), 'S1 with larger embeddings': gap('S1 large'), 'DNT': gap('DNT')},
+    'cost of mSGDW after 16M bytes': {'Pre-LN': longer_gap('Pre')},
     'cost of mSGDW, after 16M bytes minus after 4.5M': {name: minus(longer_gap(name), gap(name)) for name in ('S1', 'DNT')},
     'from S1 to DNT, step by step': {
         'QK norm: S2 − S1': placement('s2', 's1'), 'InputNorm: S3 − S2': placement('s3', 's2'),
