@@ -347,7 +347,8 @@ Lion, the other five minus Pre-LN are {lion_low:+.2f} to {lion_high:+.2f}. By Mu
 spread over {muon_spread:.2f}. There Post-LN is {muon_post:.2f} worse than Pre-LN, and `value_residual` {muon_value:.2f} better.
 Peri-LN is {sgdw_peri:.2f} worse by momentum SGD. Muon itself gives Pre-LN {muon:.2f}. Momentum SGD costs DNT {sgdw_s5:.2f} and
 S1 {sgdw_s1:.2f}; larger embeddings alone bring S1 to {sgdw_large:.2f}. After 16M bytes it costs DNT {longer_s5} and S1
-{longer_s1}.
+{longer_s1}, where two of S1's eight seeds by AdamW never
+[begin to copy](claims.md#when-seeds-begin-to-copy).
 
 **Do the leads last in larger models?** At 0.7M parameters, with 6 blocks and 14M bytes, DNT − Pre-LN is {ladder_s5} and
 `value_residual` − Pre-LN {ladder_value}, by AdamW and 3 seeds. Both leads are smaller than at 0.2M. Larger models are untested.
