@@ -261,8 +261,8 @@ def onsets(sweep, path):
     onset = pd.read_csv(path).groupby(['setting', 'seed'])[['iteration', 'score']].apply(
         lambda at: onset_of(dict(zip(at.iteration, at.score)))).rename('onset')
     runs = sweep.runs[sweep.runs.seed > 1].join(onset, on=['setting', 'seed'], how='inner')
-    runs = runs.replace({'setting': {'Pre': 'Pre-LN'}})
-    return {name: of[['onset', 'test_loss']] for name, of in runs.groupby('setting') if len(of) >= 8}
+    runs = runs.replace({'setting': dict(Pre='pre', S1='s1', DNT='s5')})
+    return {arch: of[['onset', 'test_loss']] for arch, of in runs.groupby('setting') if len(of) >= 8}
 
 
 def explained(of):
@@ -277,19 +277,21 @@ def explained(of):
 
 def onset_table(found):
     """Return the table of the onset of copying."""
-    lines = [{'placement': name, 'seeds': str(len(of)), 'onset, in iterations': f'{of.onset.min():.0f} to {of.onset.max():.0f}',
+    lines = [{'placement': f'`{arch}`', 'seeds': str(len(of)),
+              'onset, in iterations': f'{of.onset.min():.0f} to {of.onset.max():.0f}',
               'test loss': f'{of.test_loss.min():.3f} to {of.test_loss.max():.3f}',
-              'R²': '{:.2f} [{:.2f}, {:.2f}]'.format(*explained(of))} for name, of in found.items()]
+              'slope, nats per 1000 iterations': f'{1000 * np.polyfit(of.onset, of.test_loss, 1)[0]:+.3f}'.replace('-', '−'),
+              'R²': '{:.2f} [{:.2f}, {:.2f}]'.format(*explained(of))} for arch, of in found.items()]
     return markdown(pd.DataFrame(lines)) if lines else '`onset.py` has no run yet.'
 
 
 def onset_claims(found):
     """Return lines for the table of claims: the onset was predicted to explain over 80% of the variance."""
     lines = []
-    for name in (name for name in ('Pre-LN', 'S1') if name in found):
-        r2, low, high = explained(found[name])
+    for arch in (arch for arch in ('pre', 's1') if arch in found):
+        r2, low, high = explained(found[arch])
         verdict = '🟢 supported' if low > 0.8 else '🔴 contradicted' if high < 0.8 else '⚪ open'
-        lines.append(f'| The onset of copying explains the loss of {name} at 16M bytes | '
+        lines.append(f'| The onset of copying explains the loss of {NAMES[arch]} at 16M bytes | '
                      f'> 0.80{"" if r2 > 0.8 else ", missed"} | R² {r2:.2f} [{low:.2f}, {high:.2f}] | {verdict} |')
     return lines
 

@@ -12,6 +12,12 @@ OPTIMS = dict(adamw='AdamW', muon='Muon', sgdw='mSGDW', lion='Lion')
 LINE = 0.14                         # inches between two placements
 
 
+def look(arch):
+    """Return the label, color and marker of a placement, which are the same in all pictures."""
+    i = [*NAMES, 'value_residual'].index(arch)
+    return dict(label=NAMES.get(arch, arch), color=COLORS[i], marker=MARKERS[i])
+
+
 def forest(sweep, seeds):
     """Draw the test loss minus the mean of `pre`, with its 95% interval, of each placement that has as many losses as `seeds`."""
     pre = find_row(sweep.rows, sweep.keys['against'])
@@ -68,8 +74,8 @@ def side_by_side(groups, ylabel):
     archs = list(next(iter(groups.values())))
     for i, arch in enumerate(archs):
         points = [(x + 0.08 * (i - (len(archs) - 1) / 2), of[arch]) for x, of in enumerate(groups.values()) if of[arch]]
-        ax.errorbar([x for x, _ in points], [e.mean for _, e in points], fmt=MARKERS[i] + '-', color=COLORS[i], capsize=2, lw=0.8,
-                    yerr=[[e.mean - e.low for _, e in points], [e.high - e.mean for _, e in points]], label=NAMES.get(arch, arch))
+        ax.errorbar([x for x, _ in points], [e.mean for _, e in points], capsize=2, lw=0.8, **look(arch),
+                    yerr=[[e.mean - e.low for _, e in points], [e.high - e.mean for _, e in points]])
     ax.set_xticks(range(len(groups)), list(groups))
     ax.set(xlim=(-0.4, len(groups) - 0.6), ylabel=ylabel)
     ax.legend()
@@ -80,8 +86,8 @@ def scatter(onsets):
     """Draw the test loss of each seed against its onset of copying. `onsets`: {placement: frame with both}."""
     figure = Figure((FULL * 0.6, 2.6), layout='constrained')
     ax = figure.subplots()
-    for i, (name, of) in enumerate(onsets.items()):
-        ax.plot(of.onset, of.test_loss, MARKERS[i], color=COLORS[i], label=name)
+    for arch, of in onsets.items():
+        ax.plot(of.onset, of.test_loss, ls='', **look(arch))
     ax.set(xlabel='iteration at which the score for copying rises above 0.05', ylabel='test loss (nats a byte)')
     ax.legend()
     return figure
@@ -95,12 +101,12 @@ def tolerance(sweep):
     rows = {optim: by_arch for optim, by_arch in rows.items() if by_arch.keys() == NAMES.keys()}
     figure = Figure((FULL, 3.8))
     for ax, (optim, by_arch) in zip(figure.subplots(1, len(rows), sharey=True, squeeze=False)[0], rows.items()):
-        for i, (arch, name) in enumerate(NAMES.items()):
-            row, done = by_arch[arch], by_arch[arch].runs.status == 'done'
+        for i, arch in enumerate(NAMES):
+            row, done, style = by_arch[arch], by_arch[arch].runs.status == 'done', look(arch)
             rates = row.runs.learning_rate.astype(float)
             losses, lost = row.runs.val_loss.where(done, math.nan), rates[~done]
-            ax.plot(rates, losses, marker=MARKERS[i], color=COLORS[i], markersize=3, label=f'{name}: {row.rate_cells()[1]}')
-            ax.plot(lost * 1.12 ** (i - 2.5), [top] * len(lost), 'x', color=COLORS[i], markersize=5, clip_on=False)
+            ax.plot(rates, losses, markersize=3, **style | dict(label=f'{style["label"]}: {row.rate_cells()[1]}'))
+            ax.plot(lost * 1.12 ** (i - 2.5), [top] * len(lost), 'x', color=style['color'], markersize=5, clip_on=False)
         ax.set_xscale('log', base=2)
         ax.set_xticks(sorted(rates)[1::2], [f'{rate:g}' for rate in sorted(rates)[1::2]])
         ax.set(xlabel='learning rate', title=OPTIMS[optim])
