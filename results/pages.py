@@ -205,9 +205,10 @@ def leads_by_size(groups, sweeps):
     lines = [f'{NAMES.get(arch, f"`{arch}`")} ' + ', '.join(
         f'{interval(leads[arch])} at {size.split()[0]}' for size, leads in groups.items() if leads[arch])
         for arch in next(iter(groups.values()))]
-    dnt, value = (interval(difference(minus(at_larger(arch), placement(arch)), sweeps)) for arch in ('s5', 'value_residual'))
-    return wrapped(f'Minus Pre-LN: {"; ".join(lines)}. From 0.2M to 0.7M, DNT − Pre-LN changes by {dnt}, and '
-                   f'`value_residual` − Pre-LN by {value} (exploratory).')
+    changes = {arch: interval(difference(minus(at_larger(arch), placement(arch)), sweeps))
+               for arch in ('value_residual', 's5', 'peri')}
+    return wrapped(f'Minus Pre-LN: {"; ".join(lines)}. From 0.2M to 0.7M these differences change by '
+                   '{value_residual}, {s5} and {peri} (exploratory).'.format(**changes))
 
 
 def by_start(sweeps):
@@ -353,7 +354,8 @@ S1 {sgdw_s1:.2f}; larger embeddings alone bring S1 to {sgdw_large:.2f}. After 16
 [begin to copy](claims.md#when-seeds-begin-to-copy).
 
 **Do the leads last in larger models?** At 0.7M parameters, with 6 blocks and 14M bytes, DNT − Pre-LN is {ladder_s5} and
-`value_residual` − Pre-LN {ladder_value}, by AdamW and 3 seeds. Both leads are smaller than at 0.2M. Larger models are untested.
+`value_residual` − Pre-LN {ladder_value}, by AdamW and 3 seeds. Both leads are smaller than at 0.2M. Peri-LN − Pre-LN was
+{peri:+.2f} at 0.2M, and is {ladder_peri}. So all three come closer to Pre-LN. Larger models are untested.
 """
 SIZE = """
 By AdamW, with rates chosen by seed 1 alone, DNT's lead over Pre-LN is {base:.3f} at 0.2M parameters, {size:.3f} at 0.5M,
@@ -375,9 +377,11 @@ def answer(sweeps):
         muon_post=by('muon', 'post'), muon_value=by('muon', 'value_residual'),
         sgdw_lead=by('sgdw', 's5'), sgdw_peri=by('sgdw', 'peri'), lion_s5=by('lion', 's5'),
         sgdw_s5=gap('DNT'), sgdw_s1=gap('S1'), sgdw_large=gap('S1 large'), longer_s5=longer_gap('DNT'),
-        longer_s1=longer_gap('S1'), ladder_s5=at_larger('s5'), ladder_value=at_larger('value_residual'))
+        longer_s1=longer_gap('S1'), ladder_s5=at_larger('s5'), ladder_value=at_larger('value_residual'),
+        ladder_peri=at_larger('peri'))
     found = {name: difference(text, sweeps) for name, text in texts.items()}
-    with_interval = ('s1_llama', 's1_started', 'peri_pre', 'muon_s5', 'longer_s5', 'longer_s1', 'ladder_s5', 'ladder_value')
+    with_interval = ('s1_llama', 's1_started', 'peri_pre', 'muon_s5', 'longer_s5', 'longer_s1', 'ladder_s5', 'ladder_value',
+                     'ladder_peri')
     numbers = {name: interval(e) if name in with_interval else abs(e.mean) for name, e in found.items()}
     by_lion = [difference(by('lion', arch), sweeps).mean for arch in OTHERS if arch != 's5']
     numbers |= dict(lion_low=min(by_lion), lion_high=max(by_lion), ladder=abs(found['ladder_s5'].mean))
