@@ -205,10 +205,9 @@ def leads_by_size(groups, sweeps):
     lines = [f'{NAMES.get(arch, f"`{arch}`")} ' + ', '.join(
         f'{interval(leads[arch])} at {size.split()[0]}' for size, leads in groups.items() if leads[arch])
         for arch in next(iter(groups.values()))]
-    changes = {arch: interval(difference(minus(at_larger(arch), placement(arch)), sweeps))
-               for arch in ('value_residual', 's5', 'peri')}
-    return wrapped(f'Minus Pre-LN: {"; ".join(lines)}. From 0.2M to 0.7M these differences change by '
-                   '{value_residual}, {s5} and {peri} (exploratory).'.format(**changes))
+    changes = [interval(difference(minus(at_larger(arch), placement(arch)), sweeps)) for arch in next(iter(groups.values()))]
+    return wrapped(f'Minus Pre-LN: {"; ".join(lines)}. From 0.2M to 0.7M these differences change, in this order, by '
+                   f'{", ".join(changes)} (exploratory).')
 
 
 def by_start(sweeps):
@@ -355,7 +354,7 @@ S1 {sgdw_s1:.2f}; larger embeddings alone bring S1 to {sgdw_large:.2f}. After 16
 
 **Do the leads last in larger models?** At 0.7M parameters, with 6 blocks and 14M bytes, DNT − Pre-LN is {ladder_s5} and
 `value_residual` − Pre-LN {ladder_value}, by AdamW and 3 seeds. Both leads are smaller than at 0.2M. Peri-LN − Pre-LN was
-{peri:+.2f} at 0.2M, and is {ladder_peri}. So all three come closer to Pre-LN. Larger models are untested.
+{peri_before:+.3f} at 0.2M, and is {ladder_peri} at 0.7M. So all three come closer to Pre-LN. At 3.1M too few runs have ended.
 """
 SIZE = """
 By AdamW, with rates chosen by seed 1 alone, DNT's lead over Pre-LN is {base:.3f} at 0.2M parameters, {size:.3f} at 0.5M,
@@ -384,7 +383,8 @@ def answer(sweeps):
                      'ladder_peri')
     numbers = {name: interval(e) if name in with_interval else abs(e.mean) for name, e in found.items()}
     by_lion = [difference(by('lion', arch), sweeps).mean for arch in OTHERS if arch != 's5']
-    numbers |= dict(lion_low=min(by_lion), lion_high=max(by_lion), ladder=abs(found['ladder_s5'].mean))
+    numbers |= dict(lion_low=min(by_lion), lion_high=max(by_lion), ladder=abs(found['ladder_s5'].mean),
+                    peri_before=found['peri'].mean)
     # how many times the tokens Pre-LN would need for DNT's loss, if its loss falls with log tokens as from 4.5M to 16M bytes
     fall = (find_row(sweeps['base'].rows, 'optim=adamw,setting=Pre').losses().mean()
             - find_row(sweeps['tokens'].rows, 'setting=Pre').losses().mean()) / math.log(7812 / 2200)

@@ -13,7 +13,7 @@ LINE = 0.14                         # inches between two placements
 
 
 def look(arch):
-    """Return the label, color and marker of a placement, which are the same in all pictures."""
+    """Return the label, color and marker of a placement, the same in each picture that tells them apart."""
     i = [*NAMES, 'value_residual'].index(arch)
     return dict(label=NAMES.get(arch, arch), color=COLORS[i], marker=MARKERS[i])
 

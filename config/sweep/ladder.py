@@ -1,6 +1,6 @@
 # Do the leads over Pre-LN last in larger models? Width, depth and bytes grow together: 0.7M parameters, 6 blocks; 3.1M, 10
 #     python -m lab.sweep config/sweep/ladder.py --size=0.7M          # 24 runs or more, each half an hour of a core without bf16
-#     python -m lab.sweep config/sweep/ladder.py --size=3.1M          # 6 runs, each two and a half hours of a core with bf16
+#     python -m lab.sweep config/sweep/ladder.py --size=3.1M          # 6 runs, each two hours or more of a core with bf16
 # placements.py has the first rung: 0.2M parameters, 4 blocks, 4.5M bytes. All have 20 bytes per parameter, but those of 3.1M have
 # 16: 49M bytes are one epoch of data/pysource. Rows have the body of placements.py, and its starts, rescaled to the width. From
 # one rung to the next, the weight decay makes rate × decay × iterations stay the same.
