@@ -8,6 +8,7 @@ import re
 import sys
 import textwrap
 from pathlib import Path
+from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -20,7 +21,7 @@ from scipy.stats import spearmanr  # noqa: E402
 from engine.files import write_whole  # noqa: E402
 from lab.plot import STYLE  # noqa: E402
 from lab.sweep.plan import read_sweep, rows_of_file  # noqa: E402
-from lab.sweep.table import Results, contrast, find_row, interval, key_of  # noqa: E402
+from lab.sweep.table import Estimate, Results, contrast, find_row, interval, key_of  # noqa: E402
 from lab.sweep.table import tolerance as width_of  # noqa: E402
 from results.claims import SEEDS, Claim, by, gap, growth, lead, longer_gap, minus, started, test, test_all  # noqa: E402
 from results.pictures import NAMES, OPTIMS, forest, matrix, scatter, side_by_side, tolerance  # noqa: E402
@@ -333,39 +334,53 @@ def named(sweeps):
 
 ANSWER = """
 **Which norms, and where, give the lowest loss?** In GPTs of 0.2M parameters, by AdamW, on 4.5M bytes of Python, S4 and DNT
-are {s5:.2f} to {s4:.2f} nats a byte better than Pre-LN. They norm embeddings, queries and keys, and the output of each
-branch. `value_residual`, without these norms, is better by {value_residual:.2f}. Post-LN equals Pre-LN, but only within
-{octaves} octaves of its best rate. Peri-LN is {peri:.2f} worse. {size} {time} At 0.2M parameters its lead is worth at most
+are {s5:<.2f} to {s4:<.2f} nats a byte better than Pre-LN. They norm embeddings, queries and keys, and the output of each
+branch. `value_residual`, without these norms, is better by {value_residual:<.2f}. Post-LN equals Pre-LN, but only within
+{octaves} octaves of its best rate. Peri-LN is {peri:>.2f} worse. {size} {time} At 0.2M parameters its lead is worth at most
 {tokens:.2f} times the tokens.
 
 **How much of this is the start?** S1 to S5 start by Xavier's rule, and most others by GPT-2's. S1 and `llama` have the same
 norms in the same places, and S1 − `llama` is {s1_llama}. If S1 starts by GPT-2's rule, it is {s1_started}, so most of the
-difference was the start. DNT is {s5_started:.3f} worse by GPT-2's start, and still better than Pre-LN. By Xavier's start
-Pre-LN is {pre_started:.3f} worse and Peri-LN {peri_started:.3f} better, and there Peri-LN − Pre-LN is {peri_pre}
+difference was the start. DNT is {s5_started:>.3f} worse by GPT-2's start, and still better than Pre-LN. By Xavier's start
+Pre-LN is {pre_started:>.3f} worse and Peri-LN {peri_started:<.3f} better, and there Peri-LN − Pre-LN is {peri_pre}
 ([picture](claims.md#what-is-a-start-worth)).
 
-**How much of it is the optimizer?** DNT is {sgdw_lead:.2f} better than Pre-LN by momentum SGD, and {lion_s5:.2f} by Lion. By
+**How much of it is the optimizer?** DNT is {sgdw_lead:<.2f} better than Pre-LN by momentum SGD, and {lion_s5:<.2f} by Lion. By
 Lion, the other five minus Pre-LN are {lion_low:+.2f} to {lion_high:+.2f}. By Muon, DNT − Pre-LN is {muon_s5}, and DNT's seeds
-spread over {muon_spread:.2f}. There Post-LN is {muon_post:.2f} worse than Pre-LN, and `value_residual` {muon_value:.2f} better.
-Peri-LN is {sgdw_peri:.2f} worse by momentum SGD. Muon itself gives Pre-LN {muon:.2f}. Momentum SGD costs DNT {sgdw_s5:.2f} and
-S1 {sgdw_s1:.2f}; larger embeddings alone bring S1 to {sgdw_large:.2f}. After 16M bytes it costs DNT {longer_s5} and S1
+spread over {muon_spread:.2f}. There Post-LN is {muon_post:>.2f} worse than Pre-LN, and `value_residual` {muon_value:<.2f} better.
+Peri-LN is {sgdw_peri:>.2f} worse by momentum SGD. Muon itself gives Pre-LN {muon:.2f}. Momentum SGD costs DNT {sgdw_s5:>.2f} and
+S1 {sgdw_s1:>.2f}; larger embeddings alone bring S1 to {sgdw_large:>.2f}. After 16M bytes it costs DNT {longer_s5} and S1
 {longer_s1}, where two of S1's eight seeds by AdamW never
 [begin to copy](claims.md#when-seeds-begin-to-copy).
 
 **Do the leads last in larger models?** At 0.7M parameters, with 6 blocks and 14M bytes, DNT − Pre-LN is {ladder_s5} and
 `value_residual` − Pre-LN {ladder_value}, by AdamW and 3 seeds. Both leads are smaller than at 0.2M. Peri-LN − Pre-LN was
-{peri_before:+.3f} at 0.2M, and is {ladder_peri} at 0.7M. So all three come closer to Pre-LN. At 3.1M too few runs have ended.
+{peri:+.3f} at 0.2M, and is {ladder_peri} at 0.7M. So all three come closer to Pre-LN. At 3.1M too few runs have ended.
 """
 SIZE = """
-By AdamW, with rates chosen by seed 1 alone, DNT's lead over Pre-LN is {base:.3f} at 0.2M parameters, {size:.3f} at 0.5M,
-{longer:.3f} after 16M bytes, {ladder:.3f} with 6 blocks at 0.7M after 14M bytes, and {english:.3f} on English.
+By AdamW, with rates chosen by seed 1 alone, DNT's lead over Pre-LN is {base:<.3f} at 0.2M parameters, {size:<.3f} at 0.5M,
+{longer:<.3f} after 16M bytes, {ladder_s5:<.3f} with 6 blocks at 0.7M after 14M bytes, and {english:<.3f} on English.
 """
 TIME = 'An iteration of DNT takes {eager:.2f} times as long as one of Pre-LN, or {compiled:.2f} times if both are compiled.'
 
 
+class Difference(NamedTuple):
+    """A difference of losses in a sentence. {x}: with its interval. {x:+.2f}: with its sign. {x:<.2f} and {x:>.2f}: without it,
+    but it must be below or above 0, so that no sentence says *better* once the runs say *worse*."""
+    of: Estimate
+
+    def __format__(self, form):
+        if not form:
+            return interval(self.of)
+        if form[0] == '+':
+            return f'{self.of.mean:{form}}'.replace('-', '−')
+        if (self.of.mean < 0) != (form[0] == '<'):
+            raise ValueError(f'the difference is {interval(self.of)}, and a sentence of the answer says {form[0]} 0: reword it')
+        return f'{abs(self.of.mean):{form[1:]}}'
+
+
 def answer(sweeps):
-    """Return the paragraphs that results/README.md begins with, and their sentences on size and time. Most of their numbers are
-    absolute values of differences."""
+    """Return the paragraphs that results/README.md begins with, and their sentences on size and time."""
     texts = dict(
         s4=placement('s4'), s5=placement('s5'), value_residual=placement('value_residual'), peri=placement('peri'),
         base=lead('DNT', 'Pre'), size=lead('DNT', 'Pre', 'size/'), longer=lead('DNT', 'Pre', 'tokens/'),
@@ -378,13 +393,9 @@ def answer(sweeps):
         sgdw_s5=gap('DNT'), sgdw_s1=gap('S1'), sgdw_large=gap('S1 large'), longer_s5=longer_gap('DNT'),
         longer_s1=longer_gap('S1'), ladder_s5=at_larger('s5'), ladder_value=at_larger('value_residual'),
         ladder_peri=at_larger('peri'))
-    found = {name: difference(text, sweeps) for name, text in texts.items()}
-    with_interval = ('s1_llama', 's1_started', 'peri_pre', 'muon_s5', 'longer_s5', 'longer_s1', 'ladder_s5', 'ladder_value',
-                     'ladder_peri')
-    numbers = {name: interval(e) if name in with_interval else abs(e.mean) for name, e in found.items()}
+    numbers = {name: Difference(difference(text, sweeps)) for name, text in texts.items()}
     by_lion = [difference(by('lion', arch), sweeps).mean for arch in OTHERS if arch != 's5']
-    numbers |= dict(lion_low=min(by_lion), lion_high=max(by_lion), ladder=abs(found['ladder_s5'].mean),
-                    peri_before=found['peri'].mean)
+    numbers |= dict(lion_low=min(by_lion), lion_high=max(by_lion))
     # how many times the tokens Pre-LN would need for DNT's loss, if its loss falls with log tokens as from 4.5M to 16M bytes
     fall = (find_row(sweeps['base'].rows, 'optim=adamw,setting=Pre').losses().mean()
             - find_row(sweeps['tokens'].rows, 'setting=Pre').losses().mean()) / math.log(7812 / 2200)
@@ -392,7 +403,7 @@ def answer(sweeps):
         sweeps['optimizers'].rows, 'optim=muon,arch=pre').losses().mean()
     of_dnt = find_row(sweeps['optimizers'].rows, 'optim=muon,arch=s5').losses()
     numbers['muon_spread'] = of_dnt.max() - of_dnt.min()
-    numbers['tokens'] = math.exp(abs(difference(lead('DNT', 'Pre'), sweeps).mean) / fall)
+    numbers['tokens'] = math.exp(-numbers['base'].of.mean / fall)
     time = times()
     slower = time.loc['optim=adamw,arch=s5'] / time.loc['optim=adamw,arch=pre']
     numbers |= dict(eager=slower[False], compiled=slower[True])
