@@ -341,8 +341,8 @@ branch. `value_residual`, without these norms, is better by {value_residual:<.2f
 
 **How much of this is the start?** S1 to S5 start by Xavier's rule, and most others by GPT-2's. S1 and `llama` have the same
 norms in the same places, and S1 − `llama` is {s1_llama}. If S1 starts by GPT-2's rule, it is {s1_started}, so most of the
-difference was the start. DNT is {s5_started:>.3f} worse by GPT-2's start, and still better than Pre-LN. By Xavier's start
-Pre-LN is {pre_started:>.3f} worse and Peri-LN {peri_started:<.3f} better, and there Peri-LN − Pre-LN is {peri_pre}
+difference was the start. DNT − Pre-LN is {s5_gpt2} if both start by GPT-2's rule, and {s5_xavier} by Xavier's. By Xavier's
+start Pre-LN is {pre_started:>.3f} worse and Peri-LN {peri_started:<.3f} better, and there Peri-LN − Pre-LN is {peri_pre}
 ([picture](claims.md#what-is-a-start-worth)).
 
 **How much of it is the optimizer?** DNT is {sgdw_lead:<.2f} better than Pre-LN by momentum SGD, and {lion_s5:<.2f} by Lion. By
@@ -385,7 +385,8 @@ def answer(sweeps):
         s4=placement('s4'), s5=placement('s5'), value_residual=placement('value_residual'), peri=placement('peri'),
         base=lead('DNT', 'Pre'), size=lead('DNT', 'Pre', 'size/'), longer=lead('DNT', 'Pre', 'tokens/'),
         english=lead('DNT', 'Pre', 'text/'),
-        s1_llama=placement('s1', 'llama'), s1_started=started('s1', 'gpt2', 'llama'), s5_started=started('s5', 'gpt2', 's5'),
+        s1_llama=placement('s1', 'llama'), s1_started=started('s1', 'gpt2', 'llama'), s5_gpt2=started('s5', 'gpt2', 'pre'),
+        s5_xavier='placements/optim=adamw,arch=s5 - starts/optim=adamw,arch=pre,start=xavier',
         pre_started=started('pre', 'xavier', 'pre'), peri_started=started('peri', 'xavier', 'peri'),
         peri_pre='starts/optim=adamw,arch=peri,start=xavier - starts/optim=adamw,arch=pre,start=xavier', muon_s5=by('muon', 's5'),
         muon_post=by('muon', 'post'), muon_value=by('muon', 'value_residual'),
