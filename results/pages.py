@@ -211,6 +211,14 @@ def leads_by_size(groups, sweeps):
                    f'{", ".join(changes)} (exploratory).')
 
 
+def largest(sweeps):
+    """Return what the runs at 3.1M parameters say so far."""
+    found = leads_over_pre(sweeps['ladder'], ('s5', 'value_residual'), size='3.1M')[0]
+    leads = [f'{name} − Pre-LN is {interval(e)}' for name, e in zip(('DNT', '`value_residual`'), found.values()) if e]
+    return (f'At 3.1M, with 10 blocks and 49M bytes, {" and ".join(leads)}, by 2 seeds, at rates that were not tuned there.'
+            if leads else 'At 3.1M too few runs have ended.')
+
+
 def by_start(sweeps):
     """Return {whose start: {placement: its mean loss}} of the placements that have both."""
     groups = {'GPT-2’s start': {}, 'Xavier’s start': {}}
@@ -355,7 +363,7 @@ S1 {sgdw_s1:>.2f}; larger embeddings alone bring S1 to {sgdw_large:>.2f}. After 
 
 **Do the leads last in larger models?** At 0.7M parameters, with 6 blocks and 14M bytes, DNT − Pre-LN is {ladder_s5} and
 `value_residual` − Pre-LN {ladder_value}, by AdamW and 3 seeds. Both leads are smaller than at 0.2M. Peri-LN − Pre-LN was
-{peri:+.3f} at 0.2M, and is {ladder_peri} at 0.7M. So all three come closer to Pre-LN. At 3.1M too few runs have ended.
+{peri:+.3f} at 0.2M, and is {ladder_peri} at 0.7M. So all three come closer to Pre-LN. {largest}
 """
 SIZE = """
 By AdamW, with rates chosen by seed 1 alone, DNT's lead over Pre-LN is {base:<.3f} at 0.2M parameters, {size:<.3f} at 0.5M,
@@ -410,7 +418,7 @@ def answer(sweeps):
     numbers |= dict(eager=slower[False], compiled=slower[True])
     octaves = find_row(sweeps['tolerance'].rows, 'optim=adamw,arch=post').rate_cells()[1]
     size, time = SIZE.format(**numbers), TIME.format(**numbers)
-    text = ANSWER.format(octaves=octaves, **{**numbers, 'size': size, 'time': time})
+    text = ANSWER.format(octaves=octaves, largest=largest(sweeps), **{**numbers, 'size': size, 'time': time})
     return '\n\n'.join(map(wrapped, text.split('\n\n'))), wrapped(f'{size} {time}')
 
 
