@@ -185,9 +185,9 @@ def by_optimizer(sweeps):
     return tuple({optim: pair[i] for optim, pair in found.items() if pair[1]} for i in (0, 1))
 
 
-RUNGS = {'0.2M parameters,\n4 blocks, 4.5M bytes': ('placements', dict(optim='adamw')),
-         '0.7M parameters,\n6 blocks, 14M bytes': ('ladder', dict(size='0.7M')),
-         '3.1M parameters,\n10 blocks, 49M bytes': ('ladder', dict(size='3.1M'))}
+RUNGS = {'0.2M parameters,\n4 blocks,\n4.5M bytes': ('placements', dict(optim='adamw')),
+         '0.7M parameters,\n6 blocks,\n14M bytes': ('ladder', dict(size='0.7M')),
+         '3.1M parameters,\n10 blocks,\n49M bytes': ('ladder', dict(size='3.1M'))}
 
 
 def at_larger(arch):
