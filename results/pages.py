@@ -214,8 +214,8 @@ def leads_by_size(groups, sweeps):
 def largest(sweeps):
     """Return what the runs at 3.1M parameters say so far."""
     found = leads_over_pre(sweeps['ladder'], ('s5', 'value_residual'), size='3.1M')[0]
-    leads = [f'{name} − Pre-LN is {interval(e)}' for name, e in zip(('DNT', '`value_residual`'), found.values()) if e]
-    return (f'At 3.1M, with 10 blocks and 49M bytes, {" and ".join(leads)}, by 2 seeds, at rates that were not tuned there.'
+    leads = [f'{NAMES.get(arch, f"`{arch}`")} − Pre-LN is {interval(e)}' for arch, e in found.items() if e]
+    return (f'At 3.1M, with 10 blocks and 49M bytes, {" and ".join(leads)}, by {SEEDS["ladder"]} seeds and untuned rates.'
             if leads else 'At 3.1M too few runs have ended.')
 
 
