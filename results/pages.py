@@ -418,8 +418,9 @@ def answer(sweeps):
     numbers |= dict(eager=slower[False], compiled=slower[True])
     octaves = find_row(sweeps['tolerance'].rows, 'optim=adamw,arch=post').rate_cells()[1]
     size, time = SIZE.format(**numbers), TIME.format(**numbers)
-    text = ANSWER.format(octaves=octaves, largest=largest(sweeps), **{**numbers, 'size': size, 'time': time})
-    return '\n\n'.join(map(wrapped, text.split('\n\n'))), wrapped(f'{size} {time}')
+    deepest = largest(sweeps)
+    text = ANSWER.format(octaves=octaves, largest=deepest, **{**numbers, 'size': size, 'time': time})
+    return '\n\n'.join(map(wrapped, text.split('\n\n'))), wrapped(f'{size} {deepest} {time}')
 
 
 def wrapped(text):
