@@ -194,6 +194,10 @@ def at_larger(arch):
     return placement(arch, rows='ladder/size=0.7M,arch=')
 
 
+def change_to_larger(arch):
+    return minus(at_larger(arch), placement(arch))
+
+
 def by_size(sweeps):
     """Return {size: {placement: its lead}} of the sizes that have pre."""
     found = {size: leads_over_pre(sweeps[name], ('value_residual', 's5', 'peri'), **labels)
@@ -206,7 +210,7 @@ def leads_by_size(groups, sweeps):
     lines = [f'{NAMES.get(arch, f"`{arch}`")} ' + ', '.join(
         f'{interval(leads[arch])} at {size.split()[0]}' for size, leads in groups.items() if leads[arch])
         for arch in next(iter(groups.values()))]
-    changes = [interval(difference(minus(at_larger(arch), placement(arch)), sweeps)) for arch in next(iter(groups.values()))]
+    changes = [interval(difference(change_to_larger(arch), sweeps)) for arch in next(iter(groups.values()))]
     return wrapped(f'Minus Pre-LN: {"; ".join(lines)}. From 0.2M to 0.7M these differences change, in this order, by '
                    f'{", ".join(changes)} (exploratory).')
 
@@ -362,8 +366,8 @@ S1 {sgdw_s1:>.2f}; larger embeddings alone bring S1 to {sgdw_large:>.2f}. After 
 [begin to copy](claims.md#when-seeds-begin-to-copy).
 
 **Do the leads last in larger models?** At 0.7M parameters, with 6 blocks and 14M bytes, DNT − Pre-LN is {ladder_s5} and
-`value_residual` − Pre-LN {ladder_value}, by AdamW and 3 seeds. Both leads are smaller than at 0.2M. Peri-LN − Pre-LN was
-{peri:+.3f} at 0.2M, and is {ladder_peri} at 0.7M. So all three come closer to Pre-LN. {largest}
+`value_residual` − Pre-LN {ladder_value}, by AdamW and 3 seeds. These leads are {fall_s5:>.3f} and {fall_value:>.3f} smaller
+than at 0.2M. Peri-LN − Pre-LN was {peri:+.3f} at 0.2M, and is {ladder_peri} at 0.7M. {largest}
 """
 SIZE = """
 By AdamW, with rates chosen by seed 1 alone, DNT's lead over Pre-LN is {base:<.3f} at 0.2M parameters, {size:<.3f} at 0.5M,
@@ -401,7 +405,7 @@ def answer(sweeps):
         sgdw_lead=by('sgdw', 's5'), sgdw_peri=by('sgdw', 'peri'), lion_s5=by('lion', 's5'),
         sgdw_s5=gap('DNT'), sgdw_s1=gap('S1'), sgdw_large=gap('S1 large'), longer_s5=longer_gap('DNT'),
         longer_s1=longer_gap('S1'), ladder_s5=at_larger('s5'), ladder_value=at_larger('value_residual'),
-        ladder_peri=at_larger('peri'))
+        ladder_peri=at_larger('peri'), fall_s5=change_to_larger('s5'), fall_value=change_to_larger('value_residual'))
     numbers = {name: Difference(difference(text, sweeps)) for name, text in texts.items()}
     by_lion = [difference(by('lion', arch), sweeps).mean for arch in OTHERS if arch != 's5']
     numbers |= dict(lion_low=min(by_lion), lion_high=max(by_lion))
