@@ -1,6 +1,6 @@
 # A small DNT on Python sources, byte by byte, by momentum SGDW; `make quickstart` runs it
 #     python train.py config/train_quick.py
-# This takes 1 to 6 minutes on two CPU cores. Validation loss: 1.40 nats per byte, with the sources of Python 3.11.7.
+# This takes 1 to 9 minutes on two CPU cores. Validation loss: 1.40 nats per byte of Python 3.11.7's sources, 1.42 of 3.11.2's.
 out_dir = 'out-quick'
 dataset = 'pycode'
 include('config/arch/s5.py')
