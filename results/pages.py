@@ -215,7 +215,7 @@ def leads_by_size(groups, sweeps):
                    f'{", ".join(changes)} (exploratory).')
 
 
-def largest(sweeps):
+def at_3_1m(sweeps):
     """Return what the runs at 3.1M parameters say so far."""
     found = leads_over_pre(sweeps['ladder'], ('s5', 'value_residual'), size='3.1M')[0]
     leads = [f'{NAMES.get(arch, f"`{arch}`")} − Pre-LN is {interval(e)}' for arch, e in found.items() if e]
@@ -367,7 +367,7 @@ S1 {sgdw_s1:>.2f}; larger embeddings alone bring S1 to {sgdw_large:>.2f}. After 
 
 **Do the leads last in larger models?** At 0.7M parameters, with 6 blocks and 14M bytes, DNT − Pre-LN is {ladder_s5} and
 `value_residual` − Pre-LN {ladder_value}, by AdamW and 3 seeds. These leads are {fall_s5:>.3f} and {fall_value:>.3f} smaller
-than at 0.2M. Peri-LN − Pre-LN was {peri:+.3f} at 0.2M, and is {ladder_peri} at 0.7M. {largest}
+than the tuned ones at 0.2M. Peri-LN − Pre-LN was {peri:+.3f} at 0.2M, and is {ladder_peri} at 0.7M. {largest}
 """
 SIZE = """
 By AdamW, with rates chosen by seed 1 alone, DNT's lead over Pre-LN is {base:<.3f} at 0.2M parameters, {size:<.3f} at 0.5M,
@@ -422,9 +422,9 @@ def answer(sweeps):
     numbers |= dict(eager=slower[False], compiled=slower[True])
     octaves = find_row(sweeps['tolerance'].rows, 'optim=adamw,arch=post').rate_cells()[1]
     size, time = SIZE.format(**numbers), TIME.format(**numbers)
-    deepest = largest(sweeps)
-    text = ANSWER.format(octaves=octaves, largest=deepest, **{**numbers, 'size': size, 'time': time})
-    return '\n\n'.join(map(wrapped, text.split('\n\n'))), wrapped(f'{size} {deepest} {time}')
+    largest = at_3_1m(sweeps)
+    text = ANSWER.format(octaves=octaves, largest=largest, **{**numbers, 'size': size, 'time': time})
+    return '\n\n'.join(map(wrapped, text.split('\n\n'))), wrapped(f'{size} {largest} {time}')
 
 
 def wrapped(text):
