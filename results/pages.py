@@ -190,12 +190,12 @@ RUNGS = {'0.2M parameters,\n4 blocks,\n4.5M bytes': ('placements', dict(optim='a
          '3.1M parameters,\n10 blocks,\n49M bytes': ('ladder', dict(size='3.1M'))}
 
 
-def at_larger(arch):
-    return placement(arch, rows='ladder/size=0.7M,arch=')
+def at_larger(arch, size='0.7M'):
+    return placement(arch, rows=f'ladder/size={size},arch=')
 
 
-def change_to_larger(arch):
-    return minus(at_larger(arch), placement(arch))
+def change_to_larger(arch, size='0.7M'):
+    return minus(at_larger(arch, size), placement(arch) if size == '0.7M' else at_larger(arch))
 
 
 def by_size(sweeps):
@@ -210,17 +210,18 @@ def leads_by_size(groups, sweeps):
     lines = [f'{NAMES.get(arch, f"`{arch}`")} ' + ', '.join(
         f'{interval(leads[arch])} at {size.split()[0]}' for size, leads in groups.items() if leads[arch])
         for arch in next(iter(groups.values()))]
-    changes = [interval(difference(change_to_larger(arch), sweeps)) for arch in next(iter(groups.values()))]
-    return wrapped(f'Minus Pre-LN: {"; ".join(lines)}. From 0.2M to 0.7M these differences change, in this order, by '
-                   f'{", ".join(changes)} (exploratory).')
-
-
-def at_3_1m(sweeps):
-    """Return what the runs at 3.1M parameters say so far."""
-    found = leads_over_pre(sweeps['ladder'], ('s5', 'value_residual'), size='3.1M')[0]
-    leads = [f'{NAMES.get(arch, f"`{arch}`")} − Pre-LN is {interval(e)}' for arch, e in found.items() if e]
-    return (f'At 3.1M, with 10 blocks and 49M bytes, {" and ".join(leads)}, by {SEEDS["ladder"]} seeds and untuned rates.'
-            if leads else 'At 3.1M too few runs have ended.')
+    both = 'value_residual', 's5'
+    first, second = ([interval(difference(change_to_larger(arch, size), sweeps)) for arch in archs]
+                     for size, archs in (('0.7M', (*both, 'peri')), ('3.1M', both)))
+    wider = []              # the intervals at 3.1M, if seeds there spread as at 0.7M
+    for arch in both:
+        middle, last = (difference(at_larger(arch, size), sweeps) for size in ('0.7M', '3.1M'))
+        half = (middle.high - middle.mean) * math.sqrt(middle.n / last.n)
+        wider.append(interval(last._replace(low=last.mean - half, high=last.mean + half)))
+    return wrapped(
+        f'Minus Pre-LN: {"; ".join(lines)}. From 0.2M to 0.7M these differences change, in this order, by {", ".join(first)}, '
+        f'and from 0.7M to 3.1M the first two by {" and ".join(second)} (exploratory). If seeds at 3.1M were as far apart as '
+        f'at 0.7M, the first two would be {" and ".join(wider)} there.')
 
 
 def by_start(sweeps):
@@ -365,13 +366,19 @@ S1 {sgdw_s1:>.2f}; larger embeddings alone bring S1 to {sgdw_large:>.2f}. After 
 {longer_s1}, where two of S1's eight seeds by AdamW never
 [begin to copy](claims.md#when-seeds-begin-to-copy).
 
-**Do the leads last in larger models?** At 0.7M parameters, with 6 blocks and 14M bytes, DNT − Pre-LN is {ladder_s5} and
-`value_residual` − Pre-LN {ladder_value}, by AdamW and 3 seeds. These leads are {fall_s5:>.3f} and {fall_value:>.3f} smaller
-than the tuned ones at 0.2M. Peri-LN − Pre-LN was {peri:+.3f} at 0.2M, and is {ladder_peri} at 0.7M. {largest}
+**Do the leads last in larger models?** They shrink as size, depth and bytes grow together. At 0.7M parameters, with 6 blocks
+and 14M bytes, DNT − Pre-LN is {ladder_s5} and `value_residual` − Pre-LN {ladder_value}, by AdamW and 3 seeds. These leads are
+{fall_s5:>.3f} and {fall_value:>.3f} smaller than the tuned ones at 0.2M. Peri-LN − Pre-LN was {peri:+.3f} at 0.2M, and is
+{ladder_peri} at 0.7M.
+{largest}
 """
 SIZE = """
 By AdamW, with rates chosen by seed 1 alone, DNT's lead over Pre-LN is {base:<.3f} at 0.2M parameters, {size:<.3f} at 0.5M,
 {longer:<.3f} after 16M bytes, {ladder_s5:<.3f} with 6 blocks at 0.7M after 14M bytes, and {english:<.3f} on English.
+"""
+LARGEST = """
+At 3.1M, with 10 blocks and 49M bytes, DNT − Pre-LN is {largest_s5} and `value_residual` − Pre-LN {largest_value}, by untuned
+rates and 2 seeds, too few to be sure of an interval.
 """
 TIME = 'An iteration of DNT takes {eager:.2f} times as long as one of Pre-LN, or {compiled:.2f} times if both are compiled.'
 
@@ -405,7 +412,8 @@ def answer(sweeps):
         sgdw_lead=by('sgdw', 's5'), sgdw_peri=by('sgdw', 'peri'), lion_s5=by('lion', 's5'),
         sgdw_s5=gap('DNT'), sgdw_s1=gap('S1'), sgdw_large=gap('S1 large'), longer_s5=longer_gap('DNT'),
         longer_s1=longer_gap('S1'), ladder_s5=at_larger('s5'), ladder_value=at_larger('value_residual'),
-        ladder_peri=at_larger('peri'), fall_s5=change_to_larger('s5'), fall_value=change_to_larger('value_residual'))
+        ladder_peri=at_larger('peri'), fall_s5=change_to_larger('s5'), fall_value=change_to_larger('value_residual'),
+        largest_s5=at_larger('s5', '3.1M'), largest_value=at_larger('value_residual', '3.1M'))
     numbers = {name: Difference(difference(text, sweeps)) for name, text in texts.items()}
     by_lion = [difference(by('lion', arch), sweeps).mean for arch in OTHERS if arch != 's5']
     numbers |= dict(lion_low=min(by_lion), lion_high=max(by_lion))
@@ -421,9 +429,8 @@ def answer(sweeps):
     slower = time.loc['optim=adamw,arch=s5'] / time.loc['optim=adamw,arch=pre']
     numbers |= dict(eager=slower[False], compiled=slower[True])
     octaves = find_row(sweeps['tolerance'].rows, 'optim=adamw,arch=post').rate_cells()[1]
-    size, time = SIZE.format(**numbers), TIME.format(**numbers)
-    largest = at_3_1m(sweeps)
-    text = ANSWER.format(octaves=octaves, largest=largest, **{**numbers, 'size': size, 'time': time})
+    size, largest, time = (text.strip().format(**numbers) for text in (SIZE, LARGEST, TIME))
+    text = ANSWER.format(octaves=octaves, **{**numbers, 'size': size, 'largest': largest, 'time': time})
     return '\n\n'.join(map(wrapped, text.split('\n\n'))), wrapped(f'{size} {largest} {time}')
 
 
@@ -477,7 +484,7 @@ def build():
     leads, losses = by_optimizer(sweeps)
     planned = {name: sweeps[name] for name in SEEDS} | dict(onset=Sweep('onset'))
     sizes, onset = by_size(sweeps), onsets(planned['onset'], HERE / 'csv' / 'onset_scores.csv')
-    missing = {name: number for name, sweep in planned.items() if (number := sweep.missing())}
+    missing = ', '.join(f'`{name}.py` ({number})' for name, sweep in planned.items() if (number := sweep.missing()))
     shown = [verdict for name in (*PREDICTED, 'dnt') for verdict in verdicts[name]]
     others = [verdict for name, family in verdicts.items() for verdict in family if verdict not in shown]
     paragraphs, size_and_time = answer(sweeps)
@@ -492,7 +499,7 @@ def build():
         shown='\n'.join([claim_table(shown, ('claim', 'predicted', 'difference', 'verdict')), *onset_claims(onset)]),
         dnt_claims=claim_table(verdicts['dnt']),
         counts=f'[claims.md](claims.md) has seeds and p, and {count(others)}.',
-        missing=', '.join(f'`{name}.py` ({number})' for name, number in missing.items()) or 'None.',
+        missing=f'Missing runs, of those that are planned: {missing}.' if missing else 'No planned run is missing.',
         **{f'sweep_{name}': section(sweep, verdicts) for name, sweep in sweeps.items()})
     pages = [HERE / 'README.md', HERE / 'claims.md', ROOT / 'README.md', ROOT / 'docs' / 'placements.md']
     with matplotlib.rc_context(STYLE):
