@@ -207,12 +207,12 @@ def by_size(sweeps):
 
 def leads_by_size(groups, sweeps):
     """Return what the picture of sizes shows, in words."""
+    archs = list(next(iter(groups.values())))
+    both = archs[:2]        # of these there are runs at 3.1M
     lines = [f'{NAMES.get(arch, f"`{arch}`")} ' + ', '.join(
-        f'{interval(leads[arch])} at {size.split()[0]}' for size, leads in groups.items() if leads[arch])
-        for arch in next(iter(groups.values()))]
-    both = 'value_residual', 's5'
-    first, second = ([interval(difference(change_to_larger(arch, size), sweeps)) for arch in archs]
-                     for size, archs in (('0.7M', (*both, 'peri')), ('3.1M', both)))
+        f'{interval(leads[arch])} at {size.split()[0]}' for size, leads in groups.items() if leads[arch]) for arch in archs]
+    first = [interval(difference(change_to_larger(arch), sweeps)) for arch in archs]
+    second = [interval(difference(change_to_larger(arch, '3.1M'), sweeps)) for arch in both]
     wider = []              # the intervals at 3.1M, if seeds there spread as at 0.7M
     for arch in both:
         middle, last = (difference(at_larger(arch, size), sweeps) for size in ('0.7M', '3.1M'))
@@ -366,10 +366,10 @@ S1 {sgdw_s1:>.2f}; larger embeddings alone bring S1 to {sgdw_large:>.2f}. After 
 {longer_s1}, where two of S1's eight seeds by AdamW never
 [begin to copy](claims.md#when-seeds-begin-to-copy).
 
-**Do the leads last in larger models?** They shrink as size, depth and bytes grow together. At 0.7M parameters, with 6 blocks
-and 14M bytes, DNT − Pre-LN is {ladder_s5} and `value_residual` − Pre-LN {ladder_value}, by AdamW and 3 seeds. These leads are
-{fall_s5:>.3f} and {fall_value:>.3f} smaller than the tuned ones at 0.2M. Peri-LN − Pre-LN was {peri:+.3f} at 0.2M, and is
-{ladder_peri} at 0.7M.
+**Do the leads last in larger models?** They shrink as size, depth and bytes grow together, with less tuning each time. At 0.7M
+parameters, with 6 blocks and 14M bytes, DNT − Pre-LN is {ladder_s5} and `value_residual` − Pre-LN {ladder_value}, by AdamW and
+3 seeds. These leads are {fall_s5:>.3f} and {fall_value:>.3f} smaller than the tuned ones at 0.2M. Peri-LN − Pre-LN was
+{peri:+.3f} at 0.2M, and is {ladder_peri} at 0.7M.
 {largest}
 """
 SIZE = """
