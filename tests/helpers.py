@@ -205,8 +205,9 @@ def waits(at):
 
 
 def interrupted(at):
-    """Two signals in the middle of an iteration, as clusters send them; of several ranks to one"""
-    in_each_iteration(lambda it: [os.kill(os.getpid(), signal.SIGTERM) for _ in range(2)]
+    """Two signals in the middle of an iteration to a process and those it has started, as clusters send them; of several ranks
+    to one"""
+    in_each_iteration(lambda it: [os.killpg(0, signal.SIGTERM) for _ in range(2)]
                       if it == at and os.environ.get('RANK', '1') == '1' else None)
 
 

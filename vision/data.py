@@ -8,10 +8,12 @@ Images with classes, decoded while a model trains. `dataset` is one of:
 A source is a function of the split; it returns read(i) → Pillow image, the class numbers, the class names, and bytes that
 identify the data.
 """
+import atexit
 import gzip
 import hashlib
 import math
 import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -149,8 +151,39 @@ class Shuffled:
         return as_tensor(augment(self.images.image(i), self.images.image_size, keys, rng)), self.images.labels[i]
 
 
-def batches_of(images, numbers, workers):
-    """Return an iterator over batches of images and their classes, for an iterable of batches of their numbers. Without workers
-    this process reads them."""
-    return iter(DataLoader(images, batch_sampler=numbers, num_workers=workers,
-                           multiprocessing_context='fork' if workers else None))
+def leave_signals(worker):
+    """Schedulers and Ctrl-C signal all processes of a run; only the training process answers, after the iteration."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+
+
+class Reader:
+    """Reads batches of images and their classes in `workers` processes, or in this one. The processes start here, once. Make a
+    Reader before the ranks connect: a process that is forked while other threads hold locks may hang. A batch that takes half an
+    hour raises RuntimeError."""
+
+    def __init__(self, images, workers):
+        self.numbers, self.iterator = (), None
+        self.loader = DataLoader(images, batch_sampler=self, num_workers=workers, persistent_workers=workers > 0,
+                                 multiprocessing_context='fork' if workers else None, worker_init_fn=leave_signals,
+                                 timeout=1800 if workers else 0)
+        if workers:
+            self.iterator = iter(self.loader)           # forks
+            atexit.register(self.close)                 # before multiprocessing's own end, which waits for them
+
+    def __iter__(self):                                 # the loader's sampler
+        return iter(self.numbers)
+
+    def batches(self, numbers):
+        """Yield batches, whose numbers come from an iterable of batches. A new call ends the last one."""
+        self.numbers = numbers
+        try:
+            yield from self.loader
+        except ValueError as error:                     # a worker's has its traceback as text; the last line says what is wrong
+            raise ValueError(str(error).splitlines()[-1].removeprefix('ValueError: ')) from error
+
+    def close(self):
+        """End the processes."""
+        atexit.unregister(self.close)
+        if self.iterator is not None:
+            self.iterator._shutdown_workers()

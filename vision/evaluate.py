@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from engine.checkpoint import check_data, load_run
 from engine.device import Machine
-from vision.data import Images, batches_of
+from vision.data import Images, Reader
 from vision.vit import ViT, correct
 
 # ----------------------------------------------------------------------------- keys
@@ -86,7 +86,9 @@ def main():
             print(header)
         images = Images(state['config']['dataset'], 'val', model.config)
         numbers = np.array_split(range(images.count), -(-images.count // batch_size))
-        print(f'| {folder} |', ' | '.join(map(with_error, scores(machine, model, batches_of(images, numbers, workers)))), '|')
+        reader = Reader(images, workers)
+        print(f'| {folder} |', ' | '.join(map(with_error, scores(machine, model, reader.batches(numbers)))), '|')
+        reader.close()
 
 
 if __name__ == '__main__':

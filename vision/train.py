@@ -26,7 +26,7 @@ from engine.run import Run, Speed, progress
 from engine.stats import StepStats, block_stats, tell_unused
 from optim import lr_at, make_optimizer, param_groups
 from vision.augment import INTERPOLATIONS, Mix
-from vision.data import Images, Shuffled, batches_of
+from vision.data import Images, Reader, Shuffled
 from vision.vit import ViT, ViTConfig, correct
 
 # ----------------------------------------------------------------------------- keys, besides those of ViTConfig and train.py
@@ -39,7 +39,7 @@ randaugment = 0.0                   # magnitude of RandAugment, up to 10; 0: non
 mixup = 0.0                         # α of mixup; 0: none
 cutmix = 0.0                        # α of cutmix; if mixup is on too, each batch uses one of the two; 0: none
 label_smoothing = 0.0               # share of each target that is spread over all classes
-workers = 0                         # processes of each rank that read and augment images; 0: the training process does
+workers = 0                         # processes of each rank that read images, and as many for each evaluated split; 0: none
 # -----------------------------------------------------------------------------
 config = configure(globals(), ViTConfig, TRAIN)
 check_keys(config, CHOICES | dict(interpolation=INTERPOLATIONS, init_from=('scratch', 'resume', 'auto'), parallel=('ddp',)),
@@ -53,6 +53,8 @@ model_config = config_from(ViTConfig, config)
 machine = Machine(device, dtype)
 run = Run(config, machine)
 data = {split: Images(dataset, split, model_config) for split in SPLITS}
+reader = Reader(Shuffled(data['train'], config), workers)
+eval_readers = {split: Reader(images, workers) for split, images in data.items() if split != 'train' or eval_train}
 group_keys = group_settings(config)
 micro_batches = machine.my_range('gradient_accumulation_steps', gradient_accumulation_steps)
 checkpoint = run.find_checkpoint(ViTConfig, data['train'].fingerprint)          # connects the ranks
@@ -89,16 +91,16 @@ mix = Mix(config, model_config.classes)
 
 
 @torch.no_grad()
-def evaluate(*splits):
+def evaluate():
     """Return {'train_loss': …, 'train_top1': …, 'train_top5': …, 'val_loss': …}: means over the images of eval_iters batches of
     each split, always the same ones, without augmentation. The ranks share the work."""
     raw_model.eval()
     means = {}
-    for split in splits:
+    for split, eval_reader in eval_readers.items():
         shard = list(machine.padded_shard(data[split].eval_batches(eval_iters, batch_size)))
         numbers = [np.pad(batch, (0, batch_size - len(batch)), constant_values=-1) for batch, _ in shard]
         total, items = torch.zeros(4, device=machine.device), progress(shard, f'evaluation on {split}', shown=machine.master)
-        for (_, counts), batch in zip(items, batches_of(data[split], numbers, workers)):
+        for (_, counts), batch in zip(items, eval_reader.batches(numbers)):
             x, y = machine.to_device(*batch)
             with machine.autocast():
                 logits, loss = model(x, y)
@@ -134,7 +136,7 @@ if measure_interval:
 # ----------------------------------------------------------------------------- the loop
 # The passes of train.py
 firsts = ((it * gradient_accumulation_steps + j) * batch_size for it in range(run.start, max_iters) for j in micro_batches)
-loader = batches_of(Shuffled(data['train'], config), (range(first, first + batch_size) for first in firsts), workers)
+loader = reader.batches(range(first, first + batch_size) for first in firsts)
 row = None                                              # of the last step, if it is logged
 for it in range(run.start, max_iters + 1):
     last = it == max_iters or eval_only
@@ -149,7 +151,7 @@ for it in range(run.start, max_iters + 1):
             run.raise_if_diverged(it, stats, scaler)
         if row:
             run.log_step(it - 1, row)
-        means = evaluate(*(split for split in data if split != 'train' or eval_train)) if evaluates else {}
+        means = evaluate() if evaluates else {}
         if evaluates:
             run.raise_if_diverged(it, stats, scaler, means.values())
             run.log_evaluation(it, means, stats_of_blocks())
@@ -198,5 +200,6 @@ for it in range(run.start, max_iters + 1):
     speed.iteration(it)
     row = dict(lr=lr_at(it, config), **stats.row(), **speed.row(it)) if logs else None
 
-del loader                              # ends the workers
+for each in (reader, *eval_readers.values()):
+    each.close()
 run.end(it, stop)
