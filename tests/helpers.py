@@ -205,9 +205,10 @@ def waits(at):
 
 
 def interrupted(at):
-    """Two signals in the middle of an iteration to a process and those it has started, as clusters send them; of several ranks
-    to one"""
-    in_each_iteration(lambda it: [os.killpg(0, signal.SIGTERM) for _ in range(2)]
+    """Two signals in the middle of an iteration to a process and those it has started, from another process, as clusters send
+    them; of several ranks to one"""
+    signals = ['sh', '-c', f'for i in 1 2; do kill -TERM -{os.getpgrp()}; done']
+    in_each_iteration(lambda it: subprocess.run(signals, start_new_session=True, check=True)
                       if it == at and os.environ.get('RANK', '1') == '1' else None)
 
 

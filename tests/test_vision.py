@@ -167,9 +167,14 @@ def test_the_order_of_training(place, monkeypatch):
 
 
 def forks_while_alone():
-    """Fork only a process of one thread: another could hold a lock that the fork would wait for forever"""
+    """Fork only while this process has one thread: a lock that another held would stay locked in the new process"""
     fork = os.fork
-    os.fork = lambda: fork() if len(os.listdir('/proc/self/task')) == 1 else pytest.fail('forked beside other threads')
+
+    def alone():
+        assert len(os.listdir('/proc/self/task')) == 1, 'forked beside other threads'
+        return fork()
+
+    os.fork = alone
 
 
 def test_training_is_exact(place):

@@ -151,25 +151,25 @@ class Shuffled:
         return as_tensor(augment(self.images.image(i), self.images.image_size, keys, rng)), self.images.labels[i]
 
 
-def leave_signals(worker):
-    """Schedulers and Ctrl-C signal all processes of a run; only the training process answers, after the iteration."""
+def ignore_signals(worker):
+    """Ignore what schedulers and Ctrl-C send to all processes of a run: the training process alone answers."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 
 
 class Reader:
     """Reads batches of images and their classes in `workers` processes, or in this one. The processes start here, once. Make a
-    Reader before the ranks connect: a process that is forked while other threads hold locks may hang. A batch that takes half an
-    hour raises RuntimeError."""
+    Reader before the ranks connect, while this process has one thread: a lock that another thread holds at a fork stays locked
+    in the new process, which may wait for it forever. A batch that takes half an hour raises RuntimeError."""
 
     def __init__(self, images, workers):
         self.numbers, self.iterator = (), None
         self.loader = DataLoader(images, batch_sampler=self, num_workers=workers, persistent_workers=workers > 0,
-                                 multiprocessing_context='fork' if workers else None, worker_init_fn=leave_signals,
+                                 multiprocessing_context='fork' if workers else None, worker_init_fn=ignore_signals,
                                  timeout=1800 if workers else 0)
         if workers:
             self.iterator = iter(self.loader)           # forks
-            atexit.register(self.close)                 # before multiprocessing's own end, which waits for them
+            atexit.register(self.close)                 # at exit, multiprocessing waits for processes that ignore its SIGTERM
 
     def __iter__(self):                                 # the loader's sampler
         return iter(self.numbers)
@@ -179,11 +179,13 @@ class Reader:
         self.numbers = numbers
         try:
             yield from self.loader
-        except ValueError as error:                     # a worker's has its traceback as text; the last line says what is wrong
-            raise ValueError(str(error).splitlines()[-1].removeprefix('ValueError: ')) from error
+        except ValueError as error:                     # a worker's has its traceback as text, and the message at the end
+            raise ValueError(str(error).rpartition('\nValueError: ')[2].strip()) from error
 
     def close(self):
         """End the processes."""
         atexit.unregister(self.close)
         if self.iterator is not None:
             self.iterator._shutdown_workers()
+            for process in self.iterator._workers:      # one that is stuck would keep this process from ending
+                process.kill()
